@@ -44,7 +44,7 @@ class ServersSerializer(StrictSerializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         ordered = [attrs[name] for name in ("min", "wanted", "max") if name in attrs]
         if ordered != sorted(ordered):
-            raise ValidationError("Needed is min <= wanted <= max.")
+            raise ValidationError("The numbers must satisfy min <= wanted <= max.")
         return attrs
 
 

@@ -79,7 +79,7 @@ def reclaim_order_create(
         return known, False
     if wanted_by is not None and not now - LATEST_WISH < wanted_by < now + EARLIEST_WISH:
         raise InvalidRequest(
-            "Servers cannot be wanted back then.",
+            "wanted_by is out of range.",
             errors={"wanted_by": ["Must be within the last day or the coming year."]},
         )
     order = ReclaimOrder.objects.create(

@@ -53,7 +53,7 @@ def usage_report(*, inference_cluster: InferenceCluster, samples: Sequence[Mappi
     ends = [sample["period_ends_at"] for sample in samples]
     if any(end > now + CLOCK_DIFFERENCE for end in ends):
         raise InvalidRequest(
-            "A period ends in the future.", errors={"samples": ["A period is not over yet."]}
+            "A period ends in the future.", errors={"samples": ["Report a period after its end."]}
         )
     if any(end < now - OLDEST_SAMPLE for end in ends):
         raise InvalidRequest("A period ended too long ago.", errors={"samples": ["At most 90 days back."]})

@@ -70,7 +70,7 @@ def _check_shape(text: str) -> None:
     depth = 0
     for number, mark in enumerate(_MARKS.finditer(text), start=1):
         if number > MAXIMUM_MARKS:
-            raise MalformedJson(f"it holds more than {MAXIMUM_MARKS} names, commas and brackets")
+            raise MalformedJson(f"it has more than {MAXIMUM_MARKS} names, commas and brackets")
         character = text[mark.start()]
         if character in "[{":
             depth += 1

@@ -68,16 +68,18 @@ def token_issue(
 
 def _expiry(issuer: ApiToken | None, wanted: datetime | None) -> datetime | None:
     if wanted is not None and wanted <= timezone.now():
-        raise InvalidRequest(
-            "The token would be expired.", errors={"expires_at": ["Must lie in the future."]}
-        )
+        raise InvalidRequest("expires_at is in the past.", errors={"expires_at": ["Must be in the future."]})
     latest = None if issuer is None else issuer.expires_at
     if latest is None:
         return wanted
     if wanted is not None and wanted > latest:
         raise InvalidRequest(
-            "A token cannot outlive the one that asks for it.",
-            errors={"expires_at": [f"At the latest {latest.isoformat()}, when the asking token expires."]},
+            "A new token cannot expire after the token that creates it.",
+            errors={
+                "expires_at": [
+                    f"Must be at most {latest.isoformat()}, when the token of this request expires."
+                ]
+            },
         )
     return wanted or latest
 
@@ -89,7 +91,7 @@ def _scopes(issuer: ApiToken | None, wanted: Sequence[str] | None) -> list[str]:
     missing = [scope for scope in wanted if scope not in most]
     if missing:
         raise NotAllowed(
-            f"A token cannot give more than it has: this one lacks {', '.join(missing)}.",
+            f"A token cannot give scopes that it lacks: {', '.join(missing)}.",
             errors={"scopes": [f"At most: {', '.join(most)}."]},
         )
     return [scope for scope in all_scopes() if scope in wanted]
@@ -121,8 +123,7 @@ def token_rotate(*, token: ApiToken, actor: User) -> tuple[ApiToken, str]:
     asking = actor.acting_token
     if asking is not None and asking.pk != token.pk and not asking.covers(token):
         raise NotAllowed(
-            "A token cannot give more than it has: the one to rotate has more scopes or projects, or lasts "
-            "longer."
+            "This token cannot rotate another one that has more scopes or projects, or lasts longer."
         )
     if not token.usable(timezone.now()):
         raise Conflict("An expired or revoked token cannot be rotated; create a new one.")

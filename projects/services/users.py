@@ -90,7 +90,9 @@ def _join(user: User, name: str, role: Role) -> None:
     lock_open_project(project)
     _, created = Membership.objects.get_or_create(project=project, user=user, defaults={"role": role})
     if not created:
-        raise InvalidRequest(f"Project {name} is named twice.", errors={"projects": [f"{name}: once."]})
+        raise InvalidRequest(
+            f"Project {name} is named twice.", errors={"projects": [f"Name {name} only once."]}
+        )
     Invitation.objects.filter(project=project, username=user.username).delete()
 
 

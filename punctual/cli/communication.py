@@ -20,7 +20,7 @@ def say_communication(told: Mapping[str, Any], *, as_json: bool) -> None:
     output.print_facts(_facts(told))
     chosen = told["chosen"]
     if chosen is None:
-        output.say("It follows no communication plan: gradients are all-reduced as they are.")
+        output.say("The job has no communication plan: its gradients are all-reduced uncompressed.")
     else:
         rows = [_plan(chosen, told["measured_seconds"], "→ ")]
         for other in told["beaten"]:

@@ -21,13 +21,13 @@ class JobStated:
 
     deadline: Annotated[
         str | None,
-        typer.Option("--deadline", "-d", help="When it must be done: 20m, 1h30m, or 2030-01-31T14:30Z."),
+        typer.Option("--deadline", "-d", help="The deadline: 20m, 1h30m, or 2030-01-31T14:30Z."),
     ] = None
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", "-b", help="Global batch size.", min=1)
     ] = None
     iterations: Annotated[
-        int | None, typer.Option("--iterations", "-n", help="Iterations at most.", min=1)
+        int | None, typer.Option("--iterations", "-n", help="Maximum number of iterations.", min=1)
     ] = None
     hyperparameters: options.Set = None
     service_class: options.ClassOption = None
@@ -49,20 +49,18 @@ class JobStated:
     ] = None
     lossy: Annotated[
         bool | None,
-        typer.Option("--lossy/--lossless", help="Whether codecs that lose something may compress gradients."),
+        typer.Option("--lossy/--lossless", help="Whether lossy codecs may compress gradients."),
     ] = None
     codecs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--codec", metavar="NAME", help="The only codec that may (repeatable); implies --lossy."
-        ),
+        typer.Option("--codec", metavar="NAME", help="Allow only this codec (repeatable); implies --lossy."),
     ] = None
     replicas: Annotated[
         int | None, typer.Option("--replicas", help="Copies of the state in memory, the local one included.")
     ] = None
     protect_every: Annotated[
         int | None,
-        typer.Option("--protect-every", help="Iterations between two points in memory, at most."),
+        typer.Option("--protect-every", help="Maximum number of iterations between two copies in memory."),
     ] = None
 
     def options(self, project: str | None = None) -> JobOptions:
@@ -126,7 +124,7 @@ class Afterwards:
 
     follow: Follow = False
     wait: Wait = False
-    detach: Annotated[bool, typer.Option("--detach", help="Do not even wait for the verdict.")] = False
+    detach: Annotated[bool, typer.Option("--detach", help="Return before the verdict.")] = False
     yes: Annotated[
         bool,
         typer.Option("--yes", "-y", help="When declined, accept the offered deadline without asking."),

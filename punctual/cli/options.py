@@ -83,7 +83,9 @@ def pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals or not re.fullmatch(r"[^\s=]+", name):
-            raise InvalidInputError(f"{option} wants NAME=VALUE", hint=f"such as {option} {_example(option)}")
+            raise InvalidInputError(
+                f"{option} must be NAME=VALUE", hint=f"such as {option} {_example(option)}"
+            )
         if name in found:
             raise InvalidInputError(f"{option} names {name} twice")
         found[name] = value

@@ -70,11 +70,11 @@ def load_configuration() -> Configuration:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigurationError(f"{path} cannot be read: {reason}") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path} is not valid: {error}", hint="mend it or remove it") from error
+        raise ConfigurationError(f"{path} is not valid: {error}", hint="correct it or remove it") from error
     tables = content.get("profiles", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise ConfigurationError(
-            f"{path} is not valid: [profiles.NAME] must be tables", hint="mend it or remove it"
+            f"{path} is not valid: [profiles.NAME] must be tables", hint="correct it or remove it"
         )
     profiles = {name: _read_profile(table) for name, table in tables.items()}
     return Configuration(profiles, str(content.get("default_profile", DEFAULT_PROFILE)))

@@ -104,11 +104,11 @@ class Connection:
             return names[0]
         if not names:
             raise InvalidInputError(
-                "you are a member of no project", hint="run `punctual projects create NAME`"
+                "you are not a member of any project", hint="run `punctual projects create NAME`"
             )
         raise InvalidInputError(
             f"which project? You are a member of {', '.join(sorted(names)[:8])}",
-            hint="say project (--project), or set PUNCTUAL_PROJECT",
+            hint="give project (--project), or set PUNCTUAL_PROJECT",
         )
 
     def stream_address(self, path: str) -> str | None:

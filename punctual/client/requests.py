@@ -61,10 +61,10 @@ def job_body(function: str | int, options: JobOptions) -> dict[str, Any]:
     body = override_body(options)
     if "max_iterations" not in body.get("termination", {}):
         raise InvalidInputError(
-            "the number of iterations is missing", hint="say max_iterations (--iterations)"
+            "the number of iterations is missing", hint="give max_iterations (--iterations)"
         )
     if "global_batch_size" not in body.get("hyperparameters", {}):
-        raise InvalidInputError("the global batch size is missing", hint="say batch_size (--batch-size)")
+        raise InvalidInputError("the global batch size is missing", hint="give batch_size (--batch-size)")
     has_deadline = "deadline_at" in body or "deadline_seconds" in body
     body.setdefault("service_class", "slo" if has_deadline else "best_effort")
     return body | {"function": function}

@@ -72,7 +72,7 @@ class Transport:
         headers = {"Accept": "application/json", "User-Agent": "punctual-client"}
         if token:
             if not token.isascii() or not token.isprintable() or " " in token:
-                raise InvalidInputError("the token holds characters that no token has", hint="copy it again")
+                raise InvalidInputError("the token has invalid characters", hint="copy it again")
             headers["Authorization"] = f"Bearer {token}"
         self.http = httpx.Client(
             headers=headers, timeout=self._timeout(), transport=transport, verify=_certificates()

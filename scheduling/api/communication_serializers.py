@@ -8,7 +8,7 @@ from scheduling.choices import Lossy
 
 
 class PredictionSerializer(serializers.Serializer):
-    """What one iteration under a plan is predicted to take. Promises rest on measured levels alone."""
+    """What one iteration under a plan is predicted to take. Promises count on measured speeds only."""
 
     iteration_seconds = serializers.FloatField()
     bytes_between = serializers.FloatField(help_text="Bytes that one server receives from the others.")

@@ -415,7 +415,7 @@ class ShardSourcesSerializer(serializers.Serializer):
 class GenerationSerializer(serializers.ModelSerializer):
     """GPUs that the job really had from `start` to `end` (null: still has).
 
-    `pause_seconds`: from being told to train to the first iteration; of these, `waiting_seconds` until its
+    `pause_seconds`: from the order to train to the first iteration; of these, `waiting_seconds` until its
     state was found and `loading_seconds` from then until it was loaded.
     """
 

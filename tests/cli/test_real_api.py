@@ -131,7 +131,7 @@ def test_a_job_is_submitted_promised_trained_and_its_result_downloaded(
     assert "met" in shown
     assert run("plan", job.pk).code == 0
     assert run("checkpoints", job.pk).code == 0
-    assert "It has not failed." in run("recoveries", job.pk).err
+    assert "The job has not failed." in run("recoveries", job.pk).err
     assert "iterations done" in run("memory-point", job.pk).out
 
 

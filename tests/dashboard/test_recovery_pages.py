@@ -68,7 +68,7 @@ def test_a_jobs_page_says_what_each_servers_death_would_cost(scenario: Scenario,
     assert after["note"].startswith("In memory: iteration 29,")
     assert "Protection: full." in after["note"]
     (bars,) = after["figure"]["data"]
-    assert bars["name"] == "Goes on from: a peer's memory"
+    assert bars["name"] == "Resumes from: a peer's memory"
     assert set(bars["text"]) == {"1"}
     assert "Copies:" not in after["note"]
     live.copy_traffic = EVENT_FIELDS["copy_traffic"]
@@ -117,7 +117,7 @@ def test_a_job_that_does_not_train_says_what_it_has_on_disk(scenario: Scenario, 
     job.generations.all().delete()
     Job.objects.filter(pk=job.pk).update(checkpoint=CheckpointFactory.create(job=job, iteration=11))
     told = as_user(scenario.owner).get(f"/jobs/{job.pk}/panels/recovery-points/").json()
-    assert told["empty"] == "Shown while it trains."
+    assert told["empty"] == "Shown while the job trains."
     assert told["note"].startswith("In memory: none. On disk: iteration 11,")
     Job.objects.filter(pk=job.pk).update(state="completed", finished_at=timezone.now())
     told = as_user(scenario.owner).get(f"/jobs/{job.pk}/panels/recovery-points/").json()

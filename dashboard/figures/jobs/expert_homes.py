@@ -62,7 +62,7 @@ def _hovers(layer: dict[str, Any], workers: list[dict[str, Any]]) -> list[str]:
 def _workers(ranks: list[int], places: dict[int, str]) -> str:
     if not ranks:
         return "on every worker"
-    named = [f"worker {rank} on {places.get(rank, 'a server unknown')}" for rank in ranks[:_NAMED_IN_HOVER]]
+    named = [f"worker {rank} on {places.get(rank, 'an unknown server')}" for rank in ranks[:_NAMED_IN_HOVER]]
     others = len(ranks) - len(named)
     return "<br>".join([*named, *([f"and {others} more"] if others else [])])
 
@@ -90,7 +90,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 PANEL = Panel(
-    title="Where experts live",
+    title="Servers of the experts",
     load=lambda request: experts_of(request.the_job()),
     figure=figure,
     empty="Every worker has all experts.",

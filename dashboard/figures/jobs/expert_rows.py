@@ -57,11 +57,12 @@ def caption(experts: dict[str, Any]) -> str:
     timing = experts["all_to_all"]
     if timing is None:
         everywhere = are_everywhere(experts["layers"])
-        return "No rows travel: every worker has all experts." if everywhere else "Not measured yet."
+        return "No rows are exchanged: every worker has all experts." if everywhere else "Not measured yet."
     return (
-        f"Rows travel for {timing['share']:.0%} of an iteration: {1e3 * timing['all_to_all_seconds']:.1f} of "
+        f"Rows are exchanged during {timing['share']:.0%} of an iteration: "
+        f"{1e3 * timing['all_to_all_seconds']:.1f} of "
         f"{1e3 * timing['iteration_seconds']:.1f} ms, as rank 0 measured it (mean of {timing['iterations']} "
-        "iterations, waiting for other workers included). Drawn is the last of them."
+        "iterations, including waits for other workers). The figure shows the last of them."
         + _between_servers(timing)
     )
 
@@ -81,7 +82,7 @@ PANEL = Panel(
     title="All-to-all in an iteration",
     load=lambda request: experts_of(request.the_job()),
     figure=figure,
-    empty="There is no all-to-all to draw.",
+    empty="No all-to-all was measured.",
     refresh_on=("metrics", "changed"),
     caption=caption,
     caption_when_empty=True,

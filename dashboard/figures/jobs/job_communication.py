@@ -100,7 +100,7 @@ def caption(told: dict[str, Any]) -> str:
         words.append(f"error feedback keeps a norm of {window['residual_norm']:.3g}")
     if told["given_up"]:
         words.append(f"Given up: {told['given_up']}")
-    return ". ".join(words) + ". Promises rest on measured levels alone."
+    return ". ".join(words) + ". Promises count on measured speeds only."
 
 
 def _measured_emulated(links: dict[str, Any]) -> bool:
@@ -111,7 +111,7 @@ PANEL = Panel(
     title="Gradients on the wire",
     load=lambda request: communication_of(request.the_job()),
     figure=figure,
-    empty="It follows no communication plan: gradients are all-reduced as they are.",
+    empty="The job has no communication plan: its gradients are all-reduced uncompressed.",
     refresh_on=("changed",),
     caption=caption,
 )

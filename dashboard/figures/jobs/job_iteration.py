@@ -75,8 +75,8 @@ def caption(told: dict[str, Any]) -> str:
     measured = 1e3 * window.get("exposed_seconds", 0.0)
     predicted = 1e3 * told["chosen"]["predicted"]["exposed_seconds"]
     return (
-        f"Measured by rank 0 at iteration {window['iteration']}: communication alone is waited for "
-        f"{measured:.1f} ms, {predicted:.1f} ms were predicted."
+        f"Measured by rank 0 at iteration {window['iteration']}: it waits "
+        f"{measured:.1f} ms for communication; {predicted:.1f} ms were predicted."
     )
 
 
@@ -84,7 +84,7 @@ PANEL = Panel(
     title="One iteration",
     load=lambda request: communication_of(request.the_job()),
     figure=figure,
-    empty="Nothing was measured of how its gradients are exchanged.",
+    empty="The exchange of its gradients has not been measured.",
     refresh_on=("metrics", "changed"),
     caption=caption,
 )

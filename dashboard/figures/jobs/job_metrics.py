@@ -65,5 +65,5 @@ PANEL = Panel(
     figure=figure,
     empty="No metric was reported yet.",
     refresh_on=("metrics", "changed"),
-    note="As the function reports them; dotted lines mark a change in the number of GPUs.",
+    note="Reported by the function; dotted lines mark changes in the number of GPUs.",
 )

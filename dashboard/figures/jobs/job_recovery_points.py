@@ -76,7 +76,7 @@ def figure(data: RecoveryPoints) -> go.Figure | None:
                 y=[plain_text(one.name, 30) for one in some],
                 x=[max(one.iterations, least) for one in some],
                 orientation="h",
-                name=f"Goes on from: {source.label.lower()}",
+                name=f"Resumes from: {source.label.lower()}",
                 marker={"color": SOURCE_COLOURS[source]},
                 customdata=texts,
                 text=[str(one.iterations) for one in some],
@@ -103,7 +103,7 @@ def caption(data: RecoveryPoints) -> str:
         why = f" ({data.state.reason})" if data.state.reason else ""
         words.append(f"Protection: {data.state.protection.label.lower()}{why}.")
         if (servers := len(data.state.losses())) > MOST_BARS:
-            words.append(f"Of its {servers} servers the {MOST_BARS} costliest are drawn.")
+            words.append(f"The figure shows the {MOST_BARS} costliest of its {servers} servers.")
     if data.traffic is not None:
         words.append(_copies(data.traffic))
     return " ".join(words)
@@ -140,7 +140,7 @@ PANEL = Panel(
     title="Recovery points",
     load=load,
     figure=figure,
-    empty="Shown while it trains.",
+    empty="Shown while the job trains.",
     refresh_on=("metrics", "changed"),
     caption=caption,
     caption_when_empty=True,

@@ -11,7 +11,7 @@ from scheduling.models import CurveLevel
 from scheduling.selectors.jobs.scaling_curve import Curve, curve
 
 #: Plan families in words.
-_NAMES = {"dense": "no plan", "lossless": "lossless plans", "lossy": "plans that may lose something"}
+_NAMES = {"dense": "no plan", "lossless": "lossless plans", "lossy": "lossy plans"}
 _DASHES = ("dash", "dot", "dashdot")
 
 
@@ -108,6 +108,6 @@ PANEL = Panel(
     empty="Not measured yet. A new function runs a few iterations at 1, 2, 4, … GPUs before it is decided.",
     refresh_on=("changed",),
     note="Filled points were refined from real runs, open ones profiled; green is where the job runs now. "
-    "A cross shows the host's speed: it was too slow for the pace of the emulated GPU. The job runs on its "
-    "own line; where there are others, they are what plans of communication cost or bring.",
+    "A cross marks a level at which the host was too slow to emulate the GPU. Further lines show the speed "
+    "with other communication plans.",
 )

@@ -29,8 +29,8 @@ async function post(button, panels) {
 async function changeDeadline(button, panels) {
   const minutes = element("input", { type: "number", min: "1", step: "any", required: true, inputMode: "decimal", name: "minutes" });
   const classes = element("select", { name: "service_class" }, [
-    element("option", { value: "slo", textContent: "Hard: a promise, or a refusal" }),
-    element("option", { value: "soft", textContent: "Soft: a wish" }),
+    element("option", { value: "slo", textContent: "Hard: promised or declined" }),
+    element("option", { value: "soft", textContent: "Soft: met if possible" }),
     element("option", { value: "best_effort", textContent: "Best effort: no deadline" }),
   ]);
   classes.value = button.dataset.class;
@@ -39,7 +39,7 @@ async function changeDeadline(button, panels) {
   agree();
   const sure = await ask({
     title: "Change the deadline",
-    text: "A tighter deadline that cannot be promised is refused, and the old promise stays.",
+    text: "If a tighter deadline cannot be promised, the old promise stays.",
     yes: "Change",
     build: (body) => { field(body, "Class", classes); field(body, "Minutes from now", minutes); },
   });
@@ -109,8 +109,8 @@ async function setEnd(button, panels) {
   moment.min = localMinute(new Date());
   if (until) moment.value = localMinute(new Date(until));
   const sure = await ask({
-    title: `Until when is ${name} there?`,
-    text: "What runs on it leaves in time, and no promise rests on it from now on.",
+    title: `When does ${name} leave?`,
+    text: "Jobs move away in time, and no promise counts on it beyond that time.",
     yes: "Set the end",
     build: (body) => field(body, "Leaves at (your time)", moment),
   });

@@ -16,7 +16,7 @@ async function lend(button, panels) {
     names.map((name) => element("option", { value: name, textContent: name })));
   const sure = await ask({
     title: "Lend servers to training",
-    text: "All of them or none. The reserve stays at home whatever is chosen.",
+    text: "Either all chosen servers are lent or none. The reserve is never lent.",
     yes: "Lend",
     build: (body) => field(body, "Servers at home", chosen),
   });
@@ -33,7 +33,7 @@ async function askBack(button, panels) {
   const minutes = element("input", { type: "number", min: "0", step: "any", value: "0", required: true, inputMode: "decimal", name: "minutes" });
   const sure = await ask({
     title: "Ask servers back",
-    text: `${servers(Number(button.dataset.onLoan))} on loan. Which ones come is the platform's choice: those that stop the fewest jobs.`,
+    text: `${servers(Number(button.dataset.onLoan))} on loan. The platform chooses those that stop the fewest jobs.`,
     yes: "Ask back",
     build: (body) => { field(body, "Servers", count); field(body, "Wanted in minutes", minutes); },
   });

@@ -24,8 +24,8 @@ def load(
     file: Annotated[
         Path | None, typer.Option("--file", help="A JSON list of inputs; - for standard input.")
     ] = None,
-    rate: Annotated[float, typer.Option("--rate", help="Requests a second; with --day at most.")] = 10.0,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="For how long.")] = 2.0,
+    rate: Annotated[float, typer.Option("--rate", help="Requests per second; with --day the peak.")] = 10.0,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="How long to send requests.")] = 2.0,
     day_minutes: Annotated[
         float | None,
         typer.Option("--day", min=0.01, help="Follow a daily curve; length of its day in minutes."),

@@ -24,8 +24,8 @@ DeploymentId = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its id 
 Servers = Annotated[
     int | None, typer.Option("--servers", min=1, help="Number of servers at first; both bounds unless given.")
 ]
-Least = Annotated[int | None, typer.Option("--min", min=1, help="Servers at least.")]
-Most = Annotated[int | None, typer.Option("--max", min=1, help="Servers at most.")]
+Least = Annotated[int | None, typer.Option("--min", min=1, help="Minimum number of servers.")]
+Most = Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of servers.")]
 Target = Annotated[
     str | None,
     typer.Option(
@@ -33,7 +33,7 @@ Target = Annotated[
     ),
 ]
 MaxBatch = Annotated[
-    int | None, typer.Option("--max-batch", min=1, help="Inputs of one call of predict at most.")
+    int | None, typer.Option("--max-batch", min=1, help="Maximum number of inputs of one call of predict.")
 ]
 MaxWait = Annotated[
     str | None,
@@ -46,7 +46,7 @@ DeviceMemory = Annotated[
     typer.Option(
         "--device-memory",
         metavar="SIZE",
-        help="What weights may take on each server, such as 20GB; other layers stream from host memory.",
+        help="Memory for weights on each server, such as 20GB; other layers stream from host memory.",
     ),
 ]
 
@@ -73,7 +73,8 @@ def deploy(
         typer.Option("--experts", help="spread: the servers compute the experts of a mixture together."),
     ] = None,
     inference_cluster: Annotated[
-        str | None, typer.Option("--inference-cluster", help="Needed if there are several.")
+        str | None,
+        typer.Option("--inference-cluster", help="The inference cluster; required if there are several."),
     ] = None,
     wait: Annotated[
         str | None, typer.Option("--wait", metavar="DURATION", help="Wait until it is ready.")
@@ -195,7 +196,7 @@ def _found(id_or_name: str) -> Iterator[tuple[Deployments, str]]:
 
 @deployments_app.command("show")
 def show(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
-    """Show one: its state, its servers, what it answered last."""
+    """Show a deployment: state, servers, requests of the last minutes."""
     with _found(deployment_id) as (api, found_id):
         found = api.get(found_id)
         samples = api.samples(found_id, limit=1)
@@ -268,7 +269,7 @@ def predict(
         Path | None, typer.Option("--file", help="A JSON list of inputs; - for standard input.")
     ] = None,
 ) -> None:
-    """Ask the model; prints one line of JSON for each input."""
+    """Send inputs to the model. Prints one line of JSON for each input."""
     inputs = read_inputs(values or [], file)
     with _found(deployment_id) as (api, found_id):
         outputs = api.predict(found_id, inputs)
@@ -326,7 +327,7 @@ def delete(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
 
 @deployments_app.command("events")
 def events(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
-    """Show what happened to it, newest first."""
+    """Show a deployment's history, newest first."""
     with _found(deployment_id) as (api, found_id):
         found = api.events(found_id)
     if as_json:
@@ -339,7 +340,7 @@ def events(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
 
 @deployments_app.command("logs")
 def logs(deployment_id: DeploymentId) -> None:
-    """Show the newest part of the logs of its newest replicas."""
+    """Show the end of the logs of a deployment's newest replicas."""
     with _found(deployment_id) as (api, found_id):
         for row in reversed(api.logs(found_id)):
             output.say(f"--- {row['key']} on {row['server']} ({row['state']}) {row['reason']}".rstrip())
@@ -358,7 +359,7 @@ def token(
 
 @deployments_app.command("tokens")
 def tokens(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
-    """List its tokens."""
+    """List a deployment's tokens."""
     with _found(deployment_id) as (api, found_id):
         found = api.tokens(found_id)
     if as_json:

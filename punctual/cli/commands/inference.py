@@ -58,7 +58,7 @@ def _source(sample: dict[str, Any] | None) -> str:
 
 @inference_app.command("show")
 def show(name: ClusterName, as_json: options.Json = False) -> None:
-    """Show one: settings, where its servers are, what its lending rule would do now."""
+    """Show an inference cluster: settings, servers, and what its lending rule would do now."""
     with session.client() as client:
         found, servers = client.inference.cluster(name), client.inference.servers(name)
     if as_json:
@@ -134,10 +134,10 @@ def _reclaim_row(order: dict[str, Any]) -> tuple[Any, ...]:
 @inference_app.command("events")
 def events(
     name: ClusterName,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Number of rows at most, newest first.")] = 30,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of rows, newest first.")] = 30,
     as_json: options.Json = False,
 ) -> None:
-    """Show what happened to its servers, newest first."""
+    """Show the history of its servers, newest first."""
     with session.client() as client:
         found = [row for row, _ in zip(client.inference.events(name), range(limit), strict=False)]
     if as_json:
@@ -157,7 +157,7 @@ def events(
 @inference_app.command("lend")
 def lend(
     name: ClusterName,
-    servers: Annotated[list[str], typer.Argument(metavar="SERVER...", help="Names of servers at home.")],
+    servers: Annotated[list[str], typer.Argument(metavar="SERVER...", help="Names of the servers to lend.")],
     order_id: OrderId = None,
     as_json: options.Json = False,
 ) -> None:

@@ -35,7 +35,9 @@ def jobs(
     owner: Annotated[str | None, typer.Option("--owner", help="Only jobs of this person.")] = None,
     function: Annotated[str | None, typer.Option("--function", help="Only jobs of this function.")] = None,
     labels: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE")] = None,
-    search: Annotated[str | None, typer.Option("--search", help="Text in names and ids.")] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", help="Search for this text in names and ids.")
+    ] = None,
     promised: Annotated[
         bool | None, typer.Option("--promised/--not-promised", help="Only jobs with or without a promise.")
     ] = None,
@@ -45,7 +47,7 @@ def jobs(
     ] = None,
     submitted_after: Annotated[str | None, typer.Option("--submitted-after", metavar="TIME")] = None,
     deadline_before: Annotated[str | None, typer.Option("--deadline-before", metavar="TIME")] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Jobs at most.", min=1, max=10_000)] = 50,
+    limit: Annotated[int, typer.Option("--limit", help="Maximum number of jobs.", min=1, max=10_000)] = 50,
     watching: options.Watch = False,
     as_json: options.Json = False,
 ) -> None:
@@ -300,13 +302,13 @@ def cancel(
 
 
 def pause(job_id: options.JobId, as_json: options.Json = False) -> None:
-    """Take a job's GPUs away until it is resumed. A promise that it had is void meanwhile."""
+    """Pause a job: it has no GPUs until it is resumed, and its promise is void meanwhile."""
     with session.client() as client:
         _report(client.job(job_id).pause(), as_json)
 
 
 def resume(job_id: options.JobId, as_json: options.Json = False) -> None:
-    """Let a paused job go on."""
+    """Resume a paused job."""
     with session.client() as client:
         _report(client.job(job_id).resume(), as_json)
 
@@ -329,7 +331,9 @@ def deadline(
     with session.client() as client:
         chosen = None if new.strip().lower() == "none" else new
         if chosen is None and service_class is options.ServiceClass.SLO:
-            raise InvalidInputError("a job of class slo has a deadline", hint="choose best_effort for none")
+            raise InvalidInputError(
+                "a job of class slo needs a deadline", hint="use best_effort for a job without a deadline"
+            )
         job, verdict, changed = client.job(job_id).change_deadline(
             chosen, service_class.value if service_class else ("best_effort" if chosen is None else None)
         )

@@ -35,7 +35,7 @@ def login(
     known = [str(item.get("name")) for item in me.get("projects") or []]
     if project is not None and project not in known and not me.get("is_operator"):
         raise InvalidInputError(
-            f"you are no member of {project}", hint=f"yours: {', '.join(known) or 'none'}"
+            f"you are not a member of {project}", hint=f"yours: {', '.join(known) or 'none'}"
         )
     chosen = project or (known[0] if len(known) == 1 else "")
     profile = Profile(address, secret, str(me.get("username", "")), chosen)
@@ -54,7 +54,7 @@ def _address(url: str | None) -> str:
     stored = load_configuration().profiles.get(session.profile_name(), Profile())
     found = url or session.chosen().url or os.environ.get("PUNCTUAL_URL") or stored.url
     if not found:
-        raise NoPlatformError("which platform?", hint="punctual login http://host:8000")
+        raise NoPlatformError("the platform's address is missing", hint="punctual login http://host:8000")
     return checked_url(found)
 
 
@@ -69,7 +69,8 @@ def _token_by_password(address: str, username: str | None, password_stdin: bool)
     if username is None:
         if not sys.stdin.isatty():
             raise InvalidInputError(
-                "nobody is there to be asked for a name", hint="say --username, or --token -"
+                "the user name is missing and there is no terminal to ask for it",
+                hint="use --username, or --token -",
             )
         username = typer.prompt("Username", err=True, default=getpass.getuser())
     if password_stdin:
@@ -78,7 +79,8 @@ def _token_by_password(address: str, username: str | None, password_stdin: bool)
         password = getpass.getpass(f"Password of {output.safe(username)}: ")
     else:
         raise InvalidInputError(
-            "nobody is there to be asked for a password", hint="say --password-stdin, or --token -"
+            "the password is missing and there is no terminal to ask for it",
+            hint="use --password-stdin, or --token -",
         )
     # Ignore a token in the environment, which may belong to another user or platform.
     with Client(address, retry_seconds=session.retry_seconds()) as client:

@@ -62,7 +62,7 @@ def create_project(
 
 @projects_app.command("archive")
 def archive_project(project: ProjectName, as_json: options.Json = False) -> None:
-    """Close a project for new work. All of its jobs must have finished."""
+    """Archive a project: it takes no new work. All of its jobs must have finished."""
     with session.client() as client:
         archived = client.projects.archive(project)
     _tell(archived.raw, f"Project {project} is archived.", as_json)
@@ -70,7 +70,7 @@ def archive_project(project: ProjectName, as_json: options.Json = False) -> None
 
 @projects_app.command("restore")
 def restore_project(project: ProjectName, as_json: options.Json = False) -> None:
-    """Open an archived project again."""
+    """Restore an archived project."""
     with session.client() as client:
         restored = client.projects.restore(project)
     _tell(restored.raw, f"Project {project} is open.", as_json)

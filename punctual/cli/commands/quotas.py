@@ -36,7 +36,7 @@ def _read_change(text: str) -> tuple[str, float | None]:
         return limit.replace("-", "_"), None if value == "none" else _number(value)
     except ValueError as error:
         hint = "LIMIT=NUMBER, or LIMIT=none for no limit"
-        raise InvalidInputError(f"“{text[:60]}” is no limit", hint=hint) from error
+        raise InvalidInputError(f"“{text[:60]}” is not a limit", hint=hint) from error
 
 
 def _number(text: str) -> float:

@@ -22,7 +22,7 @@ def recoveries(job_id: options.JobId, as_json: options.Json = False) -> None:
             for one in found
         ],
         right=("LOST", "DOWN", "ATTEMPTS"),
-        empty="It has not failed.",
+        empty="The job has not failed.",
     )  # fmt: skip
 
 

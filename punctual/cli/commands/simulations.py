@@ -44,7 +44,7 @@ def simulations(context: typer.Context, as_json: options.Json = False) -> None:
 
 @simulations_app.command("choices")
 def choices(as_json: options.Json = False) -> None:
-    """Show the traces and policies that there are."""
+    """List the available traces and policies."""
     with session.client() as client:
         found = client.simulations.choices()
     if as_json:
@@ -77,7 +77,7 @@ def start(
         str,
         typer.Option(
             "--newcomers",
-            help="open, prudent, or both separated by a comma: whether room is kept for small jobs.",
+            help="open, prudent, or both separated by a comma; prudent keeps room for small jobs.",
         ),
     ] = "",
     inference_servers: Annotated[
@@ -89,7 +89,9 @@ def start(
     ] = "",
     inference_usage: Annotated[
         str | None,
-        typer.Option("--inference-usage", help="Name of their usage; with live also: measured."),
+        typer.Option(
+            "--inference-usage", help="Name of the usage trace of lending servers; with live also: measured."
+        ),
     ] = None,
     inference_gpu_type: Annotated[str | None, typer.Option("--inference-gpu-type")] = None,
     reclaim: Annotated[

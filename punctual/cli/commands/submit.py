@@ -160,7 +160,7 @@ def clone(job_id: options.JobId, stated: JobStated, afterwards: Afterwards) -> N
 
 
 def follow(job_id: options.JobId, as_json: options.Json = False) -> None:
-    """Show a job's progress until it is finished. Ctrl-C lets go of it; the job goes on."""
+    """Show a job's progress until it is finished. Ctrl-C stops following; the job continues."""
     with session.client() as client:
         code = follow_job(client, job_id, as_json=as_json)
     raise typer.Exit(code)

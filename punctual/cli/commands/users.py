@@ -107,7 +107,7 @@ def user_quota(username: Username, limits: quotas.Limits = None, as_json: option
 
 @users_app.command("disable")
 def disable_user(username: Username, as_json: options.Json = False) -> None:
-    """Close an account: its sessions and tokens stop working at once, its jobs go on."""
+    """Disable an account: its sessions and tokens stop working at once; its jobs continue."""
     with session.client() as client:
         user = client.users.disable(username)
     _tell(user, "is disabled", as_json)
@@ -115,7 +115,7 @@ def disable_user(username: Username, as_json: options.Json = False) -> None:
 
 @users_app.command("enable")
 def enable_user(username: Username, as_json: options.Json = False) -> None:
-    """Open an account again, with its tokens."""
+    """Enable an account and its tokens again."""
     with session.client() as client:
         user = client.users.enable(username)
     _tell(user, "is enabled", as_json)

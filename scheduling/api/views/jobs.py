@@ -331,7 +331,7 @@ class JobCloneView(JobAnswerView):
         old = job_to_steer(self.user, job_id)
         overrides = self.request.data
         if not isinstance(overrides, dict):
-            raise serializers.ValidationError("The body must be an object with what shall differ.")
+            raise serializers.ValidationError("The body must be an object with the fields to change.")
         serializer = JobRequestSerializer(data=cloned_body(old, overrides))
         serializer.is_valid(raise_exception=True)
         project, job_request = request_from(self.user, serializer.validated_data)

@@ -30,8 +30,8 @@ def server_set_end(
     """
     if available_until is not None and available_until <= timezone.now():
         raise InvalidRequest(
-            "A server cannot have left already.",
-            errors={"available_until": ["Give a time to come, or null where the server stays for good."]},
+            "available_until is in the past.",
+            errors={"available_until": ["Give a future time, or null if the server stays."]},
         )
     broken = []
     if available_until is not None:

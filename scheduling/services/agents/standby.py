@@ -52,7 +52,7 @@ def standby_set(
     }
     given = {name: value for name, value in given.items() if value is not None}
     if not given:
-        raise InvalidRequest("Nothing to change was given.", errors={"standby_servers": ["Give a number."]})
+        raise InvalidRequest("The request changes nothing.", errors={"standby_servers": ["Give a number."]})
     if standby_servers:
         _require_room(cluster, standby_servers)
     with transaction.atomic():
@@ -74,7 +74,7 @@ def _require_room(cluster: Cluster, wanted: int) -> None:
     kind, servers = max(kinds.items(), key=lambda item: item[1])
     there = f"The cluster has {servers} server{'s' if servers > 1 else ''} of {kind}"
     raise InvalidRequest(
-        "So many standby servers leave none to plan on.",
+        "With so many standby servers, none is left for jobs.",
         errors={"standby_servers": [f"{there}: at most {servers - 1} can stand by."]},
     )
 

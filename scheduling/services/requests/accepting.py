@@ -85,7 +85,7 @@ def _accepted(job: Job, actor: User, sooner: OfferTerms | None, version: int | N
     if offer.state == OfferState.DECLINED:
         raise Conflict("The offer was declined; submit the job again to get a new one.")
     if offer.state != OfferState.OPEN or offer.valid_until <= now:
-        raise Conflict("The offer has run out; submit the job again to get a new one.")
+        raise Conflict("The offer has expired; submit the job again to get a new one.")
     terms = sooner or _as_offered(offer)
     successor = _admitted_successor(job, terms, actor, now)
     store_plans(terms.others)
@@ -100,7 +100,7 @@ def _accepted(job: Job, actor: User, sooner: OfferTerms | None, version: int | N
 def _as_offered(offer: Offer) -> OfferTerms:
     plan = plan_from_json(offer.plan)
     if plan is None:
-        raise Conflict("The offer has no plan any more; submit the job again to get a new one.")
+        raise Conflict("The offer no longer fits the cluster; submit the job again to get a new one.")
     return OfferTerms(offer.deadline_at, plan, {})
 
 

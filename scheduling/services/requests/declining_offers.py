@@ -29,7 +29,7 @@ def job_decline_offer(*, job: Job, actor: User) -> Job:
     if offer.state == OfferState.ACCEPTED:
         raise Conflict(f"The offer was accepted already, as job {offer.accepted_job_id}; cancel that.")
     if offer.state != OfferState.OPEN or offer.valid_until <= timezone.now():
-        raise Conflict("The offer has run out: nothing is held for it any more.")
+        raise Conflict("The offer has expired; no GPUs are reserved for it.")
     offer.state = OfferState.DECLINED
     offer.save(update_fields=["state"])
     record(

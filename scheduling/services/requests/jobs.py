@@ -129,7 +129,7 @@ def _check_batch(global_batch_size: int, worker_counts: Sequence[int]) -> None:
             "give a multiple of one of them."
         )
         raise InvalidRequest(
-            "The global batch cannot be cut over the function's workers.",
+            "The global batch cannot be divided among the function's numbers of workers.",
             errors={"hyperparameters.global_batch_size": [problem]},
         )
 

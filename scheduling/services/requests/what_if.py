@@ -67,7 +67,7 @@ def job_what_if(
     cluster = default_cluster()
     kinds = kinds_to_ask(cluster, request.service_class)
     if not kinds:
-        raise Unavailable("No server with GPUs is connected; try again when one is.")
+        raise Unavailable("No server with GPUs is connected; try again later.")
     refusals: list[tuple[str, StoredVerdict]] = []
     unknown = []
     for kind in kinds:

@@ -69,7 +69,7 @@ def first_kind(cluster: Cluster, service_class: str) -> str:
     """
     kinds = kinds_to_ask(cluster, service_class)
     if not kinds:
-        raise Unavailable("No server with GPUs is connected; try again when one is.")
+        raise Unavailable("No server with GPUs is connected; try again later.")
     return kinds[0]
 
 

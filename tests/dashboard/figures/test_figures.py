@@ -155,7 +155,7 @@ def test_what_other_plans_were_measured_at_stands_beside_the_jobs_own_curve() ->
     shown = Curve(own, "a100", True, 4, family="lossy", others={"dense": without})
     drawn = as_json(scaling_curve.figure(shown))
     _, mine, other = drawn["data"]
-    assert mine["name"] == "Measured, plans that may lose something"
+    assert mine["name"] == "Measured, lossy plans"
     assert (other["name"], other["x"], other["y"]) == ("Measured, no plan", [1, 8], [4.0, 9.0])
     assert drawn["layout"]["xaxis"]["tickvals"] == [1, 4, 8]
 
