@@ -93,7 +93,7 @@ def test_calls_and_the_last_decoding_are_charged_where_they_are_asked_for() -> N
     at_end = plan_under(replace(exchange, settings=ExchangeSettings(decode_at_end=True)))
     assert at_end.predicted.iteration_seconds == pytest.approx(5.0 + (1.0 + 1.0) + 12.5 + 60.5 + 2.0)
     for wrong in (-1.0, float("nan")):
-        with pytest.raises(ValueError, match="seconds for a call"):
+        with pytest.raises(ValueError, match="host_seconds_per_call"):
             ExchangeSettings(host_seconds_per_call=wrong)
 
 

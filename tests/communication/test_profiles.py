@@ -100,7 +100,7 @@ def test_a_link_gives_the_share_that_is_left() -> None:
         with pytest.raises(ValueError, match="share"):
             replace(link, share=share)
     for rate in ((-1.0, 1.0), (0.0, 0.0), (0.0, float("inf")), (float("nan"), 1.0)):
-        with pytest.raises(ValueError, match="latency|bandwidth"):
+        with pytest.raises(ValueError, match="latency_seconds|bytes_per_second"):
             LinkRate(*rate)
 
 

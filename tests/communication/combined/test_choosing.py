@@ -249,7 +249,7 @@ def test_what_makes_no_question_is_refused() -> None:
         question(model=recommender(), sparse=(TABLE, TABLE))
     with pytest.raises(ValueError, match="no planner 'magic'"):
         question(planners=("magic",))
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="must not be negative"):
         question(memory_bytes=-1)
 
 
