@@ -126,7 +126,7 @@ def test_an_offer_is_declined_or_accepted(site: Site) -> None:
     assert declined.offer.state == OfferState.OPEN
     page.get_by_role("button", name="Decline the offer").click()
     page.get_by_role("button", name="Decline", exact=True).click()
-    expect(page.locator(".toast")).to_contain_text("nothing is held")
+    expect(page.locator(".toast")).to_contain_text("free for other jobs")
     expect(page.get_by_role("button", name="Accept the offer")).to_be_hidden()
     declined.offer.refresh_from_db()
     assert declined.offer.state == OfferState.DECLINED
