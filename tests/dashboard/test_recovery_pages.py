@@ -136,7 +136,7 @@ def test_of_many_servers_the_costliest_are_drawn(scenario: Scenario) -> None:
     assert drawn is not None
     assert sum(len(bars.y) for bars in drawn.data) == job_recovery_points.MOST_BARS
     caption = job_recovery_points.caption(shown)
-    assert f"Of its {many} servers the {job_recovery_points.MOST_BARS} costliest" in caption
+    assert f"{job_recovery_points.MOST_BARS} costliest of its {many} servers" in caption
 
 
 def test_a_recovery_of_many_ranks_shows_the_first_and_how_many_more(

@@ -99,7 +99,7 @@ def test_all_to_alls_are_bars_of_an_iteration() -> None:
     assert expert_rows.figure(untimed) is None
     assert expert_rows.caption(untimed) == "Not measured yet."
     everywhere = told(all_to_all=None, layers=[{**LAYER, "hosts": [[], [], []]}])
-    assert "No rows travel" in expert_rows.caption(everywhere)
+    assert "No rows are exchanged" in expert_rows.caption(everywhere)
 
 
 def test_layers_too_large_to_report_are_named() -> None:
