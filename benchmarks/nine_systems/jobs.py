@@ -89,7 +89,7 @@ JOBS: tuple[JobKind, ...] = (
     ),
     JobKind(
         "experts", _EXAMPLES / "moe_language_model.py", "Lina",
-        # As in `benchmarks/long/lina_live.py`: rows and gradients that each take a good part of an iteration.
+        # As in `benchmarks/long/lina_live.py`: both rows and gradients take long.
         {"batch_size": 32, "hyperparameters": {"hidden": 128, "gate": "top2"}},
         arrives=0.5, work=0.2, tightness=0.5, needs_plan=True,
     ),
