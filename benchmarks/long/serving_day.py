@@ -92,7 +92,12 @@ class Figures:
 def clients(platform: Platform) -> tuple[Client, Client]:
     """Return the demo user and the operator."""
     person, operator = (
-        Client(platform.web_url, Client(platform.web_url, token="").login(*login))
+        Client(
+            platform.web_url,
+            Client(platform.web_url, token="").login(*login),
+            retry_seconds=120.0,
+            timeout_seconds=60.0,
+        )
         for login in (platform.demo_login, platform.operator_login)
     )
     return person, operator
