@@ -64,12 +64,12 @@ def test_an_emulated_kind_always_says_so(tmp_path: Path) -> None:
         ("x = ", "is not TOML"),
     ],
 )
-def test_a_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_setting_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load(tmp_path, BASE + text)
 
 
-def test_what_must_be_set_is_named(tmp_path: Path) -> None:
+def test_a_missing_required_setting_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="checkpoint_url is not set"):
         load(tmp_path, 'server_url = "http://a"\nstream_url = "http://b"')
     with pytest.raises(ConfigurationError, match="must start with http"):
@@ -90,7 +90,7 @@ def test_a_token_is_never_printed(tmp_path: Path) -> None:
         'checkpoint_url = "nowhere://x"',
     ],
 )
-def test_storage_whose_library_is_not_installed_is_refused_at_the_start(tmp_path: Path, setting: str) -> None:
+def test_a_storage_url_without_its_library_is_refused_at_the_start(tmp_path: Path, setting: str) -> None:
     base = BASE.replace('checkpoint_url = "store"\n', "") if setting.startswith("checkpoint") else BASE
     scheme = "nowhere" if "nowhere" in setting else "sftp"
     with pytest.raises(ConfigurationError, match=f"{scheme}:// cannot be used on this server"):

@@ -60,26 +60,26 @@ def test_an_older_generation_is_refused() -> None:
     assert "generation 3 of epoch 0 was already obeyed" in decision.refused[0]
 
 
-def test_an_older_epoch_of_a_job_is_refused_for_a_new_generation_but_not_for_one_that_runs() -> None:
+def test_an_older_epoch_may_steer_a_generation_but_not_start_one() -> None:
     memory = Memory(5, {("a", "training"): SeenGeneration(1, 5, frozenset({0}))})
     assert decide(wanted(desire(generation=2, epoch=4), epoch=5), [], memory, may_start=True).refused
     running = decide(wanted(desire(goal="suspend", epoch=4), epoch=5), [view()], memory, may_start=True)
     assert running.actions == (SetGoal("a-1", "suspend", {"from": "nothing"}),)
 
 
-def test_a_job_planned_earlier_is_not_refused_because_of_another_one_planned_later() -> None:
+def test_a_later_epoch_of_one_job_does_not_block_another() -> None:
     later = decide(wanted(desire("b", epoch=8), epoch=8), [], Memory(), may_start=True)
     earlier = wanted(desire("a", epoch=7), desire("b", epoch=8), epoch=8, version=2)
     decision = decide(earlier, [view(job="b")], later.memory, may_start=True)
     assert [action.desire.job for action in decision.actions if isinstance(action, StartWorker)] == ["a"]
 
 
-def test_a_whole_answer_of_an_older_planner_is_stale_even_after_a_restart() -> None:
+def test_answer_of_an_older_planner_is_stale_even_after_a_restart() -> None:
     memory = decide(wanted(desire(epoch=8), epoch=8), [], Memory(), may_start=True).memory
     assert is_stale(wanted(desire(generation=9, epoch=7), epoch=7, version=99), None, memory)
 
 
-def test_profiling_does_not_stand_in_the_way_of_training() -> None:
+def test_profiling_does_not_block_training() -> None:
     memory = Memory(1, {("a", "profiling"): SeenGeneration(9)})
     decision = decide(wanted(desire(generation=1)), [], memory, may_start=True)
     assert isinstance(decision.actions[0], StartWorker)
@@ -93,7 +93,7 @@ def test_the_old_generation_keeps_running_while_the_new_one_prepares() -> None:
     assert [type(action) for action in decision.actions] == [StartWorker]
 
 
-def test_a_worker_that_is_not_wanted_is_killed_and_then_forgotten_when_all_is_delivered() -> None:
+def test_an_unwanted_worker_is_killed_and_forgotten_once_settled() -> None:
     memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
     assert decide(wanted(), [view()], memory, may_start=True).actions == (
         KillWorker("a-1", "not wanted any more"),
@@ -104,27 +104,27 @@ def test_a_worker_that_is_not_wanted_is_killed_and_then_forgotten_when_all_is_de
     )
 
 
-def test_a_worker_that_ended_is_not_started_again_but_stays_to_be_reported() -> None:
+def test_a_worker_that_ended_is_not_restarted_nor_forgotten() -> None:
     memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
     decision = decide(wanted(desire()), [view(alive=False, settled=True)], memory, may_start=True)
     assert decision.actions == ()
     assert decision.lost == ()
 
 
-def test_a_worker_of_which_nothing_is_left_is_lost_and_not_started_again() -> None:
+def test_a_worker_without_any_trace_is_lost_and_not_restarted() -> None:
     memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
     decision = decide(wanted(desire()), [], memory, may_start=True)
     assert decision.actions == ()
     assert [slot.rank for _, slot in decision.lost] == [0]
 
 
-def test_nothing_is_started_without_a_lease_and_it_is_started_once_there_is_one() -> None:
+def test_workers_start_only_under_a_lease() -> None:
     without = decide(wanted(desire()), [], Memory(), may_start=False)
     assert without.actions == ()
     assert isinstance(decide(wanted(desire()), [], without.memory, may_start=True).actions[0], StartWorker)
 
 
-def test_what_no_worker_is_there_for_waits_and_is_no_loss() -> None:
+def test_a_generation_without_workers_here_waits_and_loses_none() -> None:
     both = wanted(desire(ranks=2), desire("b"))
     first = decide(both, [], Memory(), may_start=True, most_starts=1)
     begun = [(each.desire.job, each.slot.rank) for each in first.actions if isinstance(each, StartWorker)]
@@ -137,7 +137,7 @@ def test_what_no_worker_is_there_for_waits_and_is_no_loss() -> None:
     assert not then.lost
 
 
-def test_the_order_of_entries_makes_no_difference() -> None:
+def test_decisions_do_not_depend_on_the_order_of_entries() -> None:
     entries = [desire(generation=1), desire(generation=2, goal="prepare"), desire("b", 1, epoch=3)]
     forwards = decide(wanted(*entries), [], Memory(), may_start=True)
     backwards = decide(wanted(*reversed(entries)), [], Memory(), may_start=True)
@@ -216,7 +216,7 @@ def histories(draw: st.DrawFn) -> list[DesiredState]:
 
 
 @given(data=st.data())
-def test_lost_doubled_and_reordered_answers_start_nothing_old_and_nothing_twice(data: st.DataObject) -> None:
+def test_lost_doubled_and_reordered_answers_start_each_worker_once(data: st.DataObject) -> None:
     history = data.draw(histories())
     deliveries = data.draw(st.lists(st.sampled_from(history), min_size=1, max_size=30))
     node = Node()

@@ -39,16 +39,14 @@ def record(pool: WorkerPool, tmp_path: Path) -> WorkerRecord:
     return made
 
 
-def test_a_worker_is_gone_only_after_its_connection_has_closed_behind_its_last_words(
-    pool: WorkerPool, record: WorkerRecord
-) -> None:
+def test_a_worker_has_exited_only_after_its_connection_closed(pool: WorkerPool, record: WorkerRecord) -> None:
     assert pool.poll() == []
     assert record.alive, "what it said last may still be on its way"
     record.connected = False
     assert pool.poll() == [record]
 
 
-def test_a_connection_that_somebody_keeps_open_is_not_waited_for_long(
+def test_waiting_for_an_open_connection_is_bounded(
     pool: WorkerPool, record: WorkerRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert pool.poll() == []
@@ -57,7 +55,7 @@ def test_a_connection_that_somebody_keeps_open_is_not_waited_for_long(
     assert pool.poll() == [record]
 
 
-def test_warm_workers_that_end_are_started_ever_more_rarely(
+def test_warm_workers_that_keep_ending_restart_with_growing_waits(
     pool: WorkerPool, record: WorkerRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0

@@ -83,7 +83,7 @@ def paced(tmp_path: Path) -> Iterator[Callable[[str], tuple[LinkServer, Paces]]]
 
 
 @pytest.mark.live
-def test_emulated_links_are_found_as_they_are(serve: Any, paced: Any) -> None:
+def test_measurement_finds_the_emulated_rates(serve: Any, paced: Any) -> None:
     mine, my_paces = paced("a")
     theirs, their_paces = paced("b")
     found = measure(serve(lambda channel: answer(channel, their_paces)), my_paces)
@@ -111,7 +111,7 @@ def test_the_slower_direction_counts(serve: Any, paced: Any) -> None:
 
 
 @pytest.mark.usefixtures("short_bursts")
-def test_an_overrun_is_the_time_in_which_links_were_done_and_the_machine_was_not(
+def test_overrun_is_the_machines_lag_behind_its_emulated_links(
     serve: Any, paced: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, paces = paced("a")
@@ -152,7 +152,7 @@ def test_without_emulation_nothing_waits_and_nothing_overruns(
         {},
     ],
 )
-def test_what_asks_for_too_much_is_hung_up_on(serve: Any, asked: dict[str, Any]) -> None:
+def test_a_probe_that_asks_for_too_much_is_disconnected(serve: Any, asked: dict[str, Any]) -> None:
     refused = threading.Event()
 
     def answers(channel: Channel) -> None:
@@ -190,7 +190,7 @@ def _desired(probe: dict[str, Any] | None) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("short_bursts")
-def test_two_agents_measure_once_and_report_until_they_were_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_agents_measure_once_and_report_until_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = MainLoop()
     lease = clock.boot_time_seconds() + 60
     calls, answers = _pair()
@@ -220,7 +220,7 @@ def test_two_agents_measure_once_and_report_until_they_were_heard(monkeypatch: p
 
 
 @pytest.mark.parametrize("amiss", ["secret", "lease"])
-def test_nobody_measures_without_the_secret_or_a_lease(amiss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_needs_the_secret_and_a_lease(amiss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.agent.talking.link_probes.CALLING_SECONDS", 0.5)
     loop = MainLoop()
     now = clock.boot_time_seconds()
@@ -244,6 +244,6 @@ def test_nobody_measures_without_the_secret_or_a_lease(amiss: str, monkeypatch: 
 @pytest.mark.parametrize(
     "change", [{"secret": "short"}, {"role": "watch"}, {"port": "80"}, {"address": None}, {"here": 5}]
 )
-def test_a_probe_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
+def test_a_malformed_probe_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(DesiredStateError):
         parse_desired_state(_desired({**TOLD, **change}))

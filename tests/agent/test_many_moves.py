@@ -220,7 +220,7 @@ def wanted(job: str, number: int, world_size: int, master_port: int, pace: float
 
 @pytest.mark.slow  # seven starts of workers
 @pytest.mark.timeout(900)
-def test_four_rescales_and_two_lost_servers_change_no_more_than_the_order_of_sums_does(
+def test_four_rescales_and_two_losses_change_only_the_order_of_sums(
     start: Callable[[str], Node],
 ) -> None:
     first, keeper, last = start("first"), start("keeper"), start("last")

@@ -44,7 +44,7 @@ def parent_of(process_id: int) -> int:
     return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_a_forked_worker_is_what_a_started_one_is(agent: RunningAgent, plane: FakeControlPlane) -> None:
+def test_a_forked_worker_equals_a_started_one(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.environment = {"SECRET_KEY": "secret"}
     agent.settings["memory_store_bytes"] = 0  # a store's socket comes to the box when it comes
     agent.start()
@@ -78,7 +78,7 @@ def test_two_workers_of_one_nursery_draw_different_numbers(
     assert seen_by_worker(plane)["random"] != seen_by_worker(plane, 2)["random"]
 
 
-def test_workers_outlive_the_nursery_and_the_next_ones_are_started_without_it(
+def test_workers_outlive_the_nursery_and_later_ones_start_without_it(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.start()
@@ -97,7 +97,7 @@ def test_workers_outlive_the_nursery_and_the_next_ones_are_started_without_it(
     wait_until(lambda: plane.phase("first") == "exited", "its end is reported")
 
 
-def test_the_nursery_goes_with_its_agent_and_the_workers_stay(
+def test_the_nursery_ends_with_its_agent_and_the_workers_survive(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.start()
@@ -118,7 +118,7 @@ def test_the_nursery_goes_with_its_agent_and_the_workers_stay(
         ("raise ImportError('no such package')", "ended while it imported"),
     ],
 )
-def test_what_cannot_be_forked_from_is_not(
+def test_no_worker_is_forked_from_an_unsuitable_nursery(
     agent: RunningAgent, plane: FakeControlPlane, imported: str, reason: str
 ) -> None:
     (agent.runtime / PRELOAD).write_text(imported)
@@ -128,7 +128,9 @@ def test_what_cannot_be_forked_from_is_not(
     assert reason in agent.log
 
 
-def test_workers_that_are_warm_need_no_nursery(agent: RunningAgent, plane: FakeControlPlane) -> None:
+def test_warm_workers_serve_before_the_next_nursery_is_ready(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
     """An agent that comes back works at once with those that outlived it, however long its next nursery
     imports."""
     slow = agent.folder / "slow"
@@ -154,7 +156,7 @@ def test_workers_that_are_warm_need_no_nursery(agent: RunningAgent, plane: FakeC
     wait_until(lambda: plane.phase("other") == "training", "the other one is forked")
 
 
-def test_a_nursery_that_is_not_ready_forks_nothing(tmp_path: Path) -> None:
+def test_a_nursery_that_is_not_ready_forks_no_worker(tmp_path: Path) -> None:
     nursery = Nursery(tmp_path)
     assert nursery.look() in ("starting", "ready")
     nursery.close()

@@ -46,7 +46,7 @@ for child in (low, warm):
 
 @needs_root
 @pytest.mark.parametrize("dropped", [(), (linux.CAP_SYS_NICE,)], ids=["root", "root-in-a-container"])
-def test_an_agent_knows_whether_it_can_give_a_worker_the_normal_priority(dropped: tuple[int, ...]) -> None:
+def test_an_agent_detects_if_it_can_give_workers_normal_priority(dropped: tuple[int, ...]) -> None:
     if not linux.has_capability(linux.CAP_SYS_NICE):
         pytest.skip("the tests run without the capability themselves")
 

@@ -14,7 +14,7 @@ from tests.plugins.forking import forking
 from workers.agent.processes.runtime_staging import stage_runtime
 
 
-def test_every_module_of_the_runtime_can_be_imported_from_what_is_staged(tmp_path: Path) -> None:
+def test_every_runtime_module_can_be_imported_from_the_staged_copy(tmp_path: Path) -> None:
     staged = stage_runtime(tmp_path)
     names = [
         name.name
@@ -39,7 +39,7 @@ def _import(staged: Path, names: list[str]) -> None:
         assert staged in Path(import_module(name).__file__ or "/").parents
 
 
-def test_a_bundle_may_hide_nothing_that_workers_import() -> None:
+def test_a_bundle_cannot_shadow_modules_that_workers_import() -> None:
     for name in (*(path.split("/")[0] for path in STAGED), *INSTALLED, "json", "random"):
         assert reserved_because(name) is not None
     assert reserved_because("train") is None

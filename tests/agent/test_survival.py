@@ -37,7 +37,7 @@ def wait_reports(plane: FakeControlPlane, count: int) -> None:
     wait_until(lambda: len(plane.reports) >= seen + count, "the agent goes on reporting")
 
 
-def test_a_killed_agents_worker_goes_on_and_is_found_again(
+def test_a_killed_agents_worker_trains_on_and_is_adopted_again(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     worker = training_worker(agent, plane)
@@ -76,7 +76,7 @@ def test_a_worker_whose_agent_never_comes_back_dies_with_its_lease(
     assert (failure["reason"], "lease ended" in failure["message"]) == ("lease_ended", True)
 
 
-def test_a_frozen_agent_cannot_keep_its_workers_alive_and_says_so_when_it_wakes(
+def test_workers_of_a_frozen_agent_die_and_are_reported_on_waking(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     worker = training_worker(agent, plane)
@@ -109,7 +109,7 @@ def test_workers_die_when_the_control_plane_cannot_be_reached(
 
 
 @pytest.mark.live
-def test_a_frozen_launcher_keeps_no_worker_alive_beyond_its_lease(
+def test_a_worker_with_a_frozen_launcher_dies_with_its_lease(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     plane.lease_seconds = 3.0
@@ -125,7 +125,7 @@ def test_a_frozen_launcher_keeps_no_worker_alive_beyond_its_lease(
     assert plane.worker()["exit"]["reason"] == "lease_ended"
 
 
-def test_a_worker_dies_with_its_lease_though_agent_and_launcher_are_frozen(
+def test_a_worker_dies_with_its_lease_if_agent_and_launcher_freeze(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     """As a container that is paused, or a machine that has no time for anybody but its workers."""
@@ -144,7 +144,7 @@ def test_a_worker_dies_with_its_lease_though_agent_and_launcher_are_frozen(
     assert plane.worker()["exit"]["reason"] == "lease_ended"
 
 
-def test_a_worker_that_is_not_wanted_any_more_ends_though_its_launcher_is_frozen(
+def test_an_unwanted_worker_ends_though_its_launcher_is_frozen(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.patches["workers.agent.processes.worker_pool.KILL_SECONDS"] = 0.5
@@ -158,7 +158,7 @@ def test_a_worker_that_is_not_wanted_any_more_ends_though_its_launcher_is_frozen
     wait_until(lambda: plane.phase(number=2) == "training", "its GPU is used again")
 
 
-def test_a_fenced_node_ends_everything_and_starts_none_of_it_again(
+def test_a_fenced_node_ends_all_workers_and_restarts_none(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     worker = training_worker(agent, plane)
@@ -182,9 +182,7 @@ def test_a_revoked_agent_ends_its_workers_and_itself(agent: RunningAgent, plane:
     assert not agent.launchers()
 
 
-def test_a_launcher_that_is_killed_takes_its_worker_with_it(
-    agent: RunningAgent, plane: FakeControlPlane
-) -> None:
+def test_killing_a_launcher_kills_its_worker(agent: RunningAgent, plane: FakeControlPlane) -> None:
     worker = training_worker(agent, plane)
     os.kill(agent.launchers()[0]["pid"], signal.SIGKILL)
     wait_until(lambda: not process_alive(worker), "nobody would fence it, so it is dead")
@@ -192,7 +190,7 @@ def test_a_launcher_that_is_killed_takes_its_worker_with_it(
     assert plane.worker()["exit"]["reason"] == "lost"
 
 
-def test_a_terminated_agent_leaves_its_workers_and_an_interrupted_one_suspends_them(
+def test_sigterm_leaves_workers_running_and_sigint_suspends_them(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     worker = training_worker(agent, plane)
@@ -224,7 +222,7 @@ def test_workers_that_do_not_suspend_in_time_are_stopped(
     assert not agent.launchers()
 
 
-def test_an_upload_that_fails_goes_on_after_a_restart(agent: RunningAgent, plane: FakeControlPlane) -> None:
+def test_a_failed_upload_resumes_after_a_restart(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.store.write_text("a file where the store's folder should be: nothing can be stored")
     worker = training_worker(agent, plane, hyperparameters={"final_after": 30})
     wait_until(lambda: "cannot store out/final" in agent.log, "the store does not take it")
@@ -254,7 +252,7 @@ def test_a_result_of_a_dead_worker_is_stored_after_a_restart(
     assert not plane.events_of("failed"), "it had finished"
 
 
-def test_events_are_repeated_until_they_are_acknowledged_and_over_restarts(
+def test_events_are_repeated_across_restarts_until_acknowledged(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     plane.acknowledge = False
@@ -289,7 +287,7 @@ def test_an_old_desired_state_that_arrives_late_changes_nothing(
     assert {(item["job"], item["generation"]) for item in plane.workers} == {("job", 5)}
 
 
-def test_a_lost_wake_up_costs_one_report(agent: RunningAgent, plane: FakeControlPlane) -> None:
+def test_a_lost_wake_up_delays_work_by_one_report(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.start()
     wait_until(lambda: plane.reports, "the agent runs")
     plane.want(generation(), wake=False)
@@ -307,9 +305,7 @@ def measuring(max_seconds: float, **wishes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.live
-def test_a_measurement_that_hangs_is_killed_at_its_bound_with_all_that_it_started(
-    agent: RunningAgent, plane: FakeControlPlane
-) -> None:
+def test_a_hanging_measurement_is_killed_at_its_bound(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.start()
     plane.want(measuring(4.0))
     wait_until(lambda: plane.phase() == "training", "its worker hangs")

@@ -17,5 +17,5 @@ def test_an_unreadable_version_is_still_a_wake_up() -> None:
     assert list(desired_versions(iter(["event: desired", "data: soon", ""]))) == [None]
 
 
-def test_half_an_event_is_none() -> None:
+def test_an_incomplete_event_is_ignored() -> None:
     assert list(desired_versions(iter(["event: desired", "data: 3"]))) == []

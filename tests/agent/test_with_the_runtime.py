@@ -39,7 +39,7 @@ DEVICE_MODEL = {
 
 
 @pytest.mark.slow  # the smoke test trains on more workers and from checkpoints as well
-def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
+def test_a_model_trains_on_one_worker_then_two_then_from_a_checkpoint(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.runtime = PROJECT
@@ -107,7 +107,7 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
 # Its waits may take longer together than a test usually may: two workers import torch on a busy machine.
 @pytest.mark.timeout(400)
 @pytest.mark.live
-def test_an_absurd_batch_takes_no_more_of_the_server_than_its_worker_may(
+def test_an_absurd_batch_stays_within_its_workers_memory_limit(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     """A global batch of a thousand million samples took 16.6 GB of the node."""

@@ -47,7 +47,7 @@ def test_a_job_is_trained_and_its_result_stored(agent: RunningAgent, plane: Fake
     assert plane.events_of("first_iteration")[0]["age_seconds"] > 0
 
 
-def test_enrolment_sends_the_inventory_once_and_keeps_the_credential_private(
+def test_an_agent_enrols_once_and_keeps_its_credential_private(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     model = {
@@ -86,7 +86,7 @@ def test_a_used_token_is_a_clear_error(agent: RunningAgent, plane: FakeControlPl
     assert "Traceback" not in agent.log
 
 
-def test_suspending_stores_the_state_and_the_next_generation_starts_from_it(
+def test_the_next_generation_starts_from_the_suspended_state(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.start()
@@ -106,7 +106,7 @@ def test_suspending_stores_the_state_and_the_next_generation_starts_from_it(
     assert plane.worker(number=2)["iteration"] >= stored["iteration"]
 
 
-def test_a_new_generation_prepares_while_the_old_one_trains_and_takes_over(
+def test_a_new_generation_prepares_while_the_old_trains_then_replaces(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.start()
@@ -126,7 +126,7 @@ def test_a_new_generation_prepares_while_the_old_one_trains_and_takes_over(
 
 
 @pytest.mark.live
-def test_a_generation_that_is_broken_off_while_it_prepares_leaves_the_old_one_training(
+def test_withdrawing_a_preparing_generation_leaves_the_old_training(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.start()
@@ -164,7 +164,7 @@ def test_warm_workers_are_kept_ready_and_used_once(agent: RunningAgent, plane: F
     assert plane.worker("other")["key"] not in used
 
 
-def test_a_worker_that_dies_is_reported_with_its_signal_and_not_restarted(
+def test_a_dead_worker_is_reported_with_its_signal_not_restarted(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.start()
@@ -180,9 +180,7 @@ def test_a_worker_that_dies_is_reported_with_its_signal_and_not_restarted(
     assert len({worker["key"] for report in plane.reports for worker in report["workers"]}) == 1
 
 
-def test_a_stopped_worker_takes_all_that_it_started_with_it(
-    agent: RunningAgent, plane: FakeControlPlane
-) -> None:
+def test_stopping_a_worker_ends_its_child_processes(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.patches["workers.agent.processes.worker_pool.STOP_GRACE_SECONDS"] = 0.2
     agent.start()
     plane.want(generation(hyperparameters={"spawn": "escapee-of-the-test", "deaf": True}))
@@ -219,7 +217,7 @@ def test_a_malicious_bundle_fails_the_job_with_the_reason(
     assert not list(agent.folder.rglob("escaped.py"))
 
 
-def test_an_unknown_bundle_and_a_missing_gpu_are_failures_too(
+def test_an_unknown_bundle_or_a_missing_gpu_fails_the_job(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.start()
@@ -239,9 +237,7 @@ def test_an_unknown_bundle_and_a_missing_gpu_are_failures_too(
     wait_until(lambda: plane.phase("no-gpu") == "exited", "a worker that never started is listed as gone")
 
 
-def test_requirements_and_data_are_in_the_box_and_read_only(
-    agent: RunningAgent, plane: FakeControlPlane
-) -> None:
+def test_requirements_and_data_are_read_only_in_the_box(agent: RunningAgent, plane: FakeControlPlane) -> None:
     datasets = agent.folder / "datasets"
     (datasets / "images").mkdir(parents=True)
     (datasets / "images/1.txt").write_text("first image")
@@ -334,7 +330,7 @@ def test_two_agents_cannot_share_a_data_folder(agent: RunningAgent, plane: FakeC
 
 
 @pytest.mark.parametrize("status", [500, pytest.param(503, marks=pytest.mark.live)])
-def test_an_unwell_control_plane_is_asked_again(
+def test_requests_to_a_failing_control_plane_are_repeated(
     agent: RunningAgent, plane: FakeControlPlane, status: int
 ) -> None:
     plane.refusals = [status] * 3
@@ -345,7 +341,7 @@ def test_an_unwell_control_plane_is_asked_again(
 
 
 @pytest.mark.live
-def test_an_event_that_is_always_refused_does_not_hold_up_the_others(
+def test_an_event_that_is_always_refused_does_not_block_others(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     plane.refuse_event_kind = "first_iteration"

@@ -224,7 +224,7 @@ print("alive", flush=True)
 """
 
 
-def test_no_other_process_can_be_looked_into(place: Place) -> None:
+def test_a_worker_cannot_inspect_other_processes(place: Place) -> None:
     status, output = place.run("spy", LOOK_AROUND)
     assert (status.code, status.reason) == (0, "exited"), output
     first, second, last = output.splitlines()
@@ -253,7 +253,7 @@ def test_no_other_process_can_be_looked_into(place: Place) -> None:
     ]
 
 
-def test_a_worker_has_nothing_that_another_one_could_read(place: Place) -> None:
+def test_workers_cannot_read_each_others_files(place: Place) -> None:
     folder = place.start("other", "import time; print('secret', flush=True); time.sleep(100)")
     wait_until(
         lambda: (folder / "worker.log").exists() and (folder / "worker.log").read_text(), "the other one runs"
@@ -379,7 +379,7 @@ def combined(*quick: tuple[Any, str]) -> Callable[[Callable[..., None]], Callabl
 
 
 @combined((ROOTS, GROUPS), (ORDINARY, WATCHDOG), (ANOTHER, WATCHDOG))
-def test_a_fork_bomb_ends_itself_alone(place: Place, watched: str) -> None:
+def test_a_fork_bomb_ends_only_its_own_worker(place: Place, watched: str) -> None:
     needs_groups(place, watched, "pids")
     neighbour = place.start("neighbour", NEIGHBOUR, limits(watched))
     wait_until((neighbour / "launcher.json").exists, "the neighbour is there")
@@ -406,7 +406,7 @@ raise SystemExit("my loader was killed")
 
 
 @combined((ROOTS, GROUPS), (ORDINARY, WATCHDOG), (ROOTS, WATCHDOG))
-def test_memory_beyond_the_limit_is_told_as_such(place: Place, watched: str) -> None:
+def test_exceeding_the_memory_limit_is_the_reported_reason(place: Place, watched: str) -> None:
     needs_groups(place, watched, "memory")
     neighbour = place.start("neighbour", NEIGHBOUR, limits(watched))
     status, output = place.run("glutton", GLUTTON, limits(watched, memory_mebibytes=160))
@@ -417,7 +417,7 @@ def test_memory_beyond_the_limit_is_told_as_such(place: Place, watched: str) -> 
 
 
 @combined((ROOTS, GROUPS), (ROOTS, WATCHDOG))
-def test_what_stays_within_its_limits_is_left_alone(place: Place, watched: str) -> None:
+def test_a_worker_within_its_limits_is_undisturbed(place: Place, watched: str) -> None:
     needs_groups(place, watched, "memory")
     script = (
         "import os\nheld = bytearray(60 << 20)\nfor _ in range(20):\n os.fork() or os._exit(0)\nprint('fine')"
@@ -427,7 +427,7 @@ def test_what_stays_within_its_limits_is_left_alone(place: Place, watched: str) 
 
 
 @needs_root
-def test_control_groups_are_taken_away_again(tmp_path: Path) -> None:
+def test_control_groups_are_removed_with_their_workers(tmp_path: Path) -> None:
     groups = usable_groups()
     if not groups:
         pytest.skip("no control groups can be made here")
@@ -459,7 +459,7 @@ with open("/dev/shm/much", "wb") as file:
 
 @needs_namespaces
 @pytest.mark.slow
-def test_a_job_that_takes_too_much_memory_is_told_so_and_its_neighbour_trains_on(
+def test_job_over_its_memory_limit_fails_and_its_neighbour_trains_on(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.settings |= {"worker_memory_bytes": 256 * MEBIBYTE}

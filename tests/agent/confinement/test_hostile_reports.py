@@ -76,7 +76,7 @@ class TestLogs:
         quiet = record(tmp_path, "quiet", output=b"step 1\n")
         assert ship([*flood, quiet])["quiet-0"] == "step 1\n"
 
-    def test_a_flood_says_how_much_of_it_is_left_out_and_is_over_within_seconds(self, tmp_path: Path) -> None:
+    def test_a_flood_of_output_ships_in_few_reports_and_names_the_gap(self, tmp_path: Path) -> None:
         line = b"all work and no play\n"
         flood = record(tmp_path, "flood", output=line * (50_000_000 // len(line)), ended=True)
         reports = 0
@@ -89,7 +89,7 @@ class TestLogs:
         left_out = int(text.split(" bytes of output")[0].strip(" \n[").replace(",", ""))
         assert left_out + text.count(line.decode()) * len(line) == flood.log_size
 
-    def test_what_a_job_prints_at_a_pace_that_can_be_sent_arrives_whole(self, tmp_path: Path) -> None:
+    def test_output_at_a_sustainable_rate_arrives_whole(self, tmp_path: Path) -> None:
         worker = record(tmp_path, "job")
         written = ""
         told = ""
@@ -101,14 +101,14 @@ class TestLogs:
             told += ship([worker]).get(worker.key, "")
         assert told == written
 
-    def test_workers_that_ended_come_last_and_come(self, tmp_path: Path) -> None:
+    def test_logs_of_ended_workers_are_sent_last_but_not_starved(self, tmp_path: Path) -> None:
         living = record(tmp_path, "living", output=b"l" * worker_logs.REPORT_BYTES * 4)
         ended = record(tmp_path, "ended", output=b"e" * worker_logs.REPORT_BYTES * 4, ended=True)
         told = ship([ended, living])
         assert len(told["living-0"]) >= 7 * worker_logs.ENDED_BYTES
         assert len(told["ended-0"]) == worker_logs.ENDED_BYTES
 
-    def test_jobs_share_not_workers(self, tmp_path: Path) -> None:
+    def test_room_in_a_report_is_shared_by_job_not_by_worker(self, tmp_path: Path) -> None:
         many = [record(tmp_path, "many", rank, output=b"m" * 500_000) for rank in range(3)]
         one = record(tmp_path, "one", output=b"o" * 500_000)
         told = ship([*many, one])
@@ -119,7 +119,7 @@ class TestLogs:
             st.tuples(st.integers(0, 3), st.integers(0, 3_000_000), st.booleans()), min_size=1, max_size=8
         )
     )
-    def test_no_report_is_larger_than_it_may_be_and_all_logs_end(
+    def test_reports_stay_within_their_limit_and_all_logs_end(
         self, tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[int, int, bool]]
     ) -> None:
         folder = tmp_path_factory.mktemp("logs")
@@ -142,7 +142,7 @@ class TestLogs:
 
 
 @given(demands=st.dictionaries(st.integers(0, 9), st.integers(0, 1000)), total=st.integers(0, 3000))
-def test_fair_shares_waste_nothing_and_favour_nobody(demands: dict[int, int], total: int) -> None:
+def test_fair_shares_use_all_room_and_are_even(demands: dict[int, int], total: int) -> None:
     shares = fair_shares(demands, total)
     assert sum(shares.values()) == min(total, sum(demands.values()))
     for key, share in shares.items():
@@ -181,7 +181,7 @@ BAD_MESSAGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", BAD_MESSAGES)
-def test_what_the_control_plane_would_refuse_the_agent_refuses(name: str) -> None:
+def test_the_agent_refuses_what_the_control_plane_would_refuse(name: str) -> None:
     with pytest.raises(MessageError):
         parse_message(json.dumps(BAD_MESSAGES[name]).encode())
 
@@ -193,7 +193,7 @@ def test_what_the_control_plane_would_refuse_the_agent_refuses(name: str) -> Non
         max_size=2,
     )
 )
-def test_whatever_a_worker_says_what_becomes_of_it_is_well_formed(message: dict[str, Any]) -> None:
+def test_any_worker_message_becomes_well_formed_items(message: dict[str, Any]) -> None:
     try:
         heard = parse_message(json.dumps(message).encode())
     except MessageError:
@@ -210,7 +210,7 @@ def test_whatever_a_worker_says_what_becomes_of_it_is_well_formed(message: dict[
         assert isinstance(heard, PhaseChange | FileWritten) or hasattr(heard, "warm")
 
 
-def test_the_memory_that_a_worker_tells_reaches_the_report() -> None:
+def test_a_workers_reported_memory_reaches_the_report() -> None:
     line = json.dumps({"metrics": {"iteration": 3, "values": {}, "host_memory_bytes": 5 * 2**30}}).encode()
     metrics = parse_message(line)
     assert isinstance(metrics, Metrics)
@@ -220,7 +220,7 @@ def test_the_memory_that_a_worker_tells_reaches_the_report() -> None:
     assert entry["host_memory_bytes"] == 5 * 2**30
 
 
-def test_a_worker_that_measures_without_end_drops_its_own_metrics_alone() -> None:
+def test_a_flood_of_metrics_drops_only_the_flooding_workers_metrics() -> None:
     buffer = MetricBuffer()
     buffer.add(assignment("quiet"), Metrics(1, {"loss": 1.0}, None, None))
     for iteration in range(20_000):
@@ -231,7 +231,7 @@ def test_a_worker_that_measures_without_end_drops_its_own_metrics_alone() -> Non
     assert len(buffer.next(500, 1 << 20)) == 1, "the flood's rest, without what was sent"
 
 
-def test_a_worker_that_talks_faster_than_the_agent_listens_is_not_read_on(tmp_path: Path) -> None:
+def test_reading_pauses_while_a_workers_messages_pile_up(tmp_path: Path) -> None:
     (tmp_path / "box").mkdir()
     heard: list[Any] = []
     sockets = WorkerSockets(lambda key, message: heard.append(message))
@@ -274,7 +274,7 @@ def add_events(outbox: EventOutbox, job: str, count: int) -> None:
         outbox.add(event, worker_key=job)
 
 
-def test_a_jobs_events_wait_for_their_own_turn_only(outbox: EventOutbox) -> None:
+def test_events_of_several_jobs_take_turns(outbox: EventOutbox) -> None:
     add_events(outbox, "flood", 150)
     add_events(outbox, "quiet", 2)
     pending = outbox.pending(200, 1 << 20)
@@ -314,7 +314,7 @@ def talk(reporter: Reporter, poison: Callable[[dict[str, Any]], bool]) -> tuple[
 
 
 @pytest.mark.parametrize("place", [0, 7, 39])
-def test_an_item_that_spoils_whole_reports_is_found_and_set_aside_alone(
+def test_only_the_item_that_makes_reports_fail_is_set_aside(
     outbox: EventOutbox, tmp_path: Path, place: int
 ) -> None:
     reporter = Reporter(FakeState(), outbox, {})  # type: ignore[arg-type]
@@ -330,7 +330,7 @@ def test_an_item_that_spoils_whole_reports_is_found_and_set_aside_alone(
     assert len(list((tmp_path / "events" / "refused").iterdir())) == 1
 
 
-def test_what_could_not_be_applied_now_is_sent_again(outbox: EventOutbox) -> None:
+def test_items_that_could_not_be_applied_are_sent_again(outbox: EventOutbox) -> None:
     reporter = Reporter(FakeState(), outbox, {"gpus": []})  # type: ignore[arg-type]
     reporter.add_metrics(assignment("job"), Metrics(1, {"loss": 1.0}, None, None))
     report = reporter.build([], [], 1)
@@ -343,7 +343,7 @@ def test_what_could_not_be_applied_now_is_sent_again(outbox: EventOutbox) -> Non
     assert (last.body["metrics"], last.body["inventory"]) == ([], None)
 
 
-def test_artifacts_that_nobody_could_ask_for_are_left_out_and_the_others_kept(tmp_path: Path) -> None:
+def test_artifacts_with_unusable_names_are_left_out_of_the_event(tmp_path: Path) -> None:
     final = tmp_path / "box/out/final"
     (final / "d" / ("e" * 100)).mkdir(parents=True)
     for name in ("weights.pt", "n" * 201, f"d/{'e' * 100}/{'f' * 100}"):
@@ -359,7 +359,7 @@ def test_artifacts_that_nobody_could_ask_for_are_left_out_and_the_others_kept(tm
     assert set(EVENTS) >= {event["kind"]}
 
 
-def test_what_a_worker_leaves_in_the_way_of_its_deletion_hurts_nobody(tmp_path: Path) -> None:
+def test_files_that_resist_deletion_do_no_harm(tmp_path: Path) -> None:
     """All of this is done on behalf of user code in the one thread on which the agent's other jobs depend."""
     box = tmp_path / "k" / "box"
     (box / "out").mkdir(parents=True)
@@ -383,7 +383,7 @@ def test_what_a_worker_leaves_in_the_way_of_its_deletion_hurts_nobody(tmp_path: 
     assert (tmp_path / "linked" / "box").exists()
 
 
-def test_a_file_whose_name_no_file_can_have_is_refused() -> None:
+def test_an_impossible_file_name_is_refused() -> None:
     said = {"path": "out/" + "\u00e9" * 128, "kind": "final", "iteration": 1, "reason": "max_iterations"}
     with pytest.raises(MessageError, match="no name that a file can have"):
         parse_message(json.dumps({"file": said}).encode())
@@ -398,16 +398,14 @@ def test_a_file_whose_name_no_file_can_have_is_refused() -> None:
         {},
     ],
 )
-def test_how_a_worker_ended_is_checked_for_it_is_told_from_its_sandbox(
-    tmp_path: Path, told: dict[str, Any]
-) -> None:
+def test_exit_files_from_a_sandbox_are_validated(tmp_path: Path, told: dict[str, Any]) -> None:
     worker = record(tmp_path, "job")
     (worker.folder / "exit.json").write_text(json.dumps(told))
     worker.exit = worker_processes.read_exit(worker.folder)
     assert check_items("workers", [worker.listing()])[1] == []
 
 
-def test_a_hostile_job_is_told_and_its_neighbour_reports_as_ever(
+def test_a_hostile_job_is_warned_and_its_neighbour_reports_normally(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     """Real workers on one agent: one floods log and socket and says what cannot be."""

@@ -118,7 +118,7 @@ def launch_script(
 @needs_namespaces
 @needs_root
 @needs_system_python
-def test_an_ordinary_users_agent_has_namespaces_too(tmp_path: Path) -> None:
+def test_an_ordinary_users_agent_uses_namespaces_too(tmp_path: Path) -> None:
     # The agent's code where an ordinary user can read it.
     for folder in reversed([tmp_path, *tmp_path.parents][:3]):
         folder.chmod(0o755)
@@ -225,7 +225,7 @@ def read_text(path: Path) -> str:
     ("script", "code", "signal"),
     [("raise SystemExit(3)", 3, None), ("import os; os.kill(os.getpid(), 11)", None, 11), ("", 0, None)],
 )
-def test_how_a_worker_ended_is_told_exactly(
+def test_the_exit_of_a_worker_is_recorded_exactly(
     tmp_path: Path, script: str, code: int | None, signal: int | None
 ) -> None:
     launch_script(tmp_path / "worker", script, "none").wait(60)

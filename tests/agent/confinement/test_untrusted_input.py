@@ -77,7 +77,7 @@ class TestBundles:
         with pytest.raises(UnpackingError, match="link"):
             unpack_bundle(write(tmp_path, buffer.getvalue()), "a:B", tmp_path / "out")
 
-    def test_a_zip_bomb_is_stopped_at_its_real_size(
+    def test_unpacking_a_zip_bomb_stops_at_its_size_limit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("workers.agent.storage.unpacking.BUNDLE_LIMIT_BYTES", 1 << 20)
@@ -104,7 +104,7 @@ class TestEnvironments:
         unpack_environment(self.archive(tmp_path, tarfile.TarInfo("package/x.py"), b"z"), tmp_path / "out")
         assert (tmp_path / "out/package/x.py").read_bytes() == b"z"
 
-    def test_every_python_that_agents_may_run_on_unpacks_them(
+    def test_every_supported_python_unpacks_packages(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Filters of tarfile came with 3.11.4; Debian 12 has 3.11.2."""
@@ -141,7 +141,7 @@ class TestDeclaredData:
             "/etc/passwd",
         ],
     )
-    def test_no_url_reads_the_servers_own_files(self, tmp_path: Path, url: str) -> None:
+    def test_urls_cannot_read_the_servers_own_files(self, tmp_path: Path, url: str) -> None:
         with pytest.raises(DataError, match="must be one of|is no http"):
             fetch_url(url, tmp_path / "out", configuration(tmp_path))
 
@@ -149,7 +149,7 @@ class TestDeclaredData:
         "host",
         ["127.0.0.1", "localhost", "169.254.169.254", "10.0.0.1", "[::1]", "0.0.0.0", "[::ffff:10.0.0.1]"],
     )
-    def test_no_url_leads_into_private_networks(self, tmp_path: Path, host: str) -> None:
+    def test_urls_cannot_reach_private_networks(self, tmp_path: Path, host: str) -> None:
         with pytest.raises(DataError, match="private address"):
             fetch_url(f"http://{host}/data", tmp_path / "out", configuration(tmp_path))
 
@@ -206,7 +206,7 @@ class TestWhatWorkersWrite:
         with pytest.raises(OSError, match="out"), box_files.open_output_folder(tmp_path):
             pass
 
-    def test_deleting_a_link_leaves_what_it_leads_to(self, tmp_path: Path) -> None:
+    def test_deleting_a_link_keeps_its_target(self, tmp_path: Path) -> None:
         precious = tmp_path / "precious"
         precious.mkdir()
         (tmp_path / "out").mkdir()
@@ -218,7 +218,7 @@ class TestWhatWorkersWrite:
 
 class TestMessages:
     @given(line=st.binary(max_size=200))
-    def test_any_bytes_are_a_message_or_a_precise_refusal(self, line: bytes) -> None:
+    def test_any_bytes_parse_or_are_refused_precisely(self, line: bytes) -> None:
         with contextlib.suppress(MessageError):
             parse_message(line)
 
@@ -233,7 +233,7 @@ class TestMessages:
     kinds = st.sampled_from(["hello", "phase", "metrics", "event", "file", "iteration"])
 
     @given(message=st.dictionaries(kinds, values | st.dictionaries(names, values, max_size=6), max_size=2))
-    def test_any_structure_is_a_message_or_a_precise_refusal(self, message: dict[str, Any]) -> None:
+    def test_any_structure_parses_or_is_refused_precisely(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(MessageError):
             parse_message(json.dumps(message).encode())
 
@@ -258,14 +258,14 @@ class TestMessages:
         line = b'{"metrics": {"iteration": 3, "values": {"loss": NaN, "accuracy": 0.5, "x": Infinity}}}'
         assert parse_message(line) == Metrics(3, {"accuracy": 0.5}, None, None)
 
-    def test_texts_are_cut_and_stripped_of_what_a_database_refuses(self) -> None:
+    def test_texts_are_cut_and_stripped_of_characters_databases_refuse(self) -> None:
         body = {"id": "1", "kind": "failed", "reason": "killed", "message": "a\0b\ud800" + "x" * 100_000}
         message = parse_message(json.dumps({"event": body}).encode())
         assert isinstance(message, WorkerEvent)
         assert "\0" not in message.body["message"]
         assert len(message.body["message"].encode()) < 50_000
 
-    def test_a_final_folder_is_understood(self) -> None:
+    def test_a_final_folder_is_parsed(self) -> None:
         body = {
             "path": "out/final",
             "kind": "final",

@@ -33,7 +33,7 @@ def test_gpus_share_a_rate_that_is_measured_once(tmp_path: Path, monkeypatch: py
     assert disk_rate_of_worker(configuration(tmp_path), 2) == 400.0
 
 
-def test_a_configured_share_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_configured_share_is_used_unchanged(tmp_path: Path) -> None:
     assert disk_rate_of_worker(configuration(tmp_path, worker_disk_bytes_per_second=7), 4) == 7.0
 
 

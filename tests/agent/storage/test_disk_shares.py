@@ -13,7 +13,9 @@ from workers.agent.machine.disk_shares import disk_of_worker
 FREE = 8_000_000
 
 
-def test_states_that_workers_keep_count_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_of_workers_tiered_states_counts_as_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = FREE
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=free))
     # Two workers of each of two GPUs share nine tenths.

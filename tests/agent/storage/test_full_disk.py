@@ -33,7 +33,7 @@ def agent_on_a_small_disk(agent: RunningAgent) -> Iterator[RunningAgent]:
         subprocess.run(["umount", "-l", str(agent.data)], check=True)
 
 
-def test_a_bundle_for_which_there_is_no_room_is_not_called_broken(
+def test_lack_of_room_for_a_bundle_is_not_reported_as_a_broken_bundle(
     agent_on_a_small_disk: RunningAgent, tmp_path: Path
 ) -> None:
     data = agent_on_a_small_disk.data

@@ -19,7 +19,7 @@ LINKS = ServerLinks.from_message({**DEFAULT_LINKS, NETWORK: {"bytes_per_second":
 CONTENT = bytes(2_500_000)
 
 
-def test_a_file_is_stored_and_fetched_no_sooner_than_the_network_allows(tmp_path: Path) -> None:
+def test_storing_and_fetching_take_the_emulated_networks_time(tmp_path: Path) -> None:
     server = LinkServer(LINKS)
     server.start()
     try:

@@ -108,7 +108,9 @@ def from_memory(number: int, world_size: int = 2) -> dict[str, Any]:
 
 # Three starts of two workers on a busy machine.
 @pytest.mark.timeout(400)
-def test_a_killed_worker_costs_no_bit(agent: RunningAgent, plane: FakeControlPlane) -> None:
+def test_training_after_a_killed_worker_ends_with_the_same_bits(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
     training = Training(agent, plane)
     agent.start()
     plane.want(training.wanted(1))
@@ -154,7 +156,7 @@ def test_a_killed_worker_costs_at_most_one_iteration(agent: RunningAgent, plane:
 
 @pytest.mark.timeout(400)
 @pytest.mark.live
-def test_a_suspended_job_goes_on_from_the_memory_of_its_server(
+def test_a_suspended_job_resumes_from_its_servers_memory(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     training = Training(agent, plane)
@@ -182,7 +184,7 @@ def test_a_suspended_job_goes_on_from_the_memory_of_its_server(
 
 @pytest.mark.timeout(400)
 @pytest.mark.live
-def test_agent_and_store_die_one_after_the_other_and_the_state_is_there(
+def test_state_in_memory_survives_loss_of_the_store_then_of_the_agent(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     training = Training(agent, plane)
@@ -218,7 +220,7 @@ def test_agent_and_store_die_one_after_the_other_and_the_state_is_there(
 
 @pytest.mark.timeout(400)
 @pytest.mark.live
-def test_a_fenced_server_and_a_job_that_is_over_leave_nothing_in_memory(
+def test_memory_is_freed_when_a_job_ends_and_when_a_server_is_fenced(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     training = Training(agent, plane)
@@ -251,7 +253,7 @@ def test_a_fenced_server_and_a_job_that_is_over_leave_nothing_in_memory(
 
 @pytest.mark.timeout(400)
 @pytest.mark.live
-def test_points_go_on_in_another_store_when_one_stands_still(
+def test_points_go_to_a_new_store_when_the_old_one_freezes(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     training = Training(agent, plane)
@@ -277,7 +279,7 @@ def test_points_go_on_in_another_store_when_one_stands_still(
 
 @pytest.mark.timeout(400)
 @pytest.mark.live
-def test_a_start_from_memory_that_is_not_there_fails_and_says_so(
+def test_starting_from_missing_memory_fails_with_a_reason(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     training = Training(agent, plane)
@@ -288,9 +290,7 @@ def test_a_start_from_memory_that_is_not_there_fails_and_says_so(
     assert "no recovery point in memory is whole on all ranks" in failures[0]["message"]
 
 
-def test_without_memory_for_it_a_server_keeps_none_and_starts_no_store(
-    agent: RunningAgent, plane: FakeControlPlane
-) -> None:
+def test_no_store_starts_if_its_memory_is_zero(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.settings["memory_store_bytes"] = 0
     agent.start()
     plane.want(generation())

@@ -73,7 +73,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
         process.wait()
 
 
-def test_silent_store_does_not_count_and_is_replaced(agent: Agent) -> None:
+def test_a_silent_store_is_not_counted_and_is_replaced(agent: Agent) -> None:
     frozen = agent.process
     os.kill(frozen, signal.SIGSTOP)
     agent.look_for(SILENT_SECONDS + 3.0)
@@ -88,7 +88,7 @@ def test_silent_store_does_not_count_and_is_replaced(agent: Agent) -> None:
     assert agent.process != frozen
 
 
-def test_a_store_that_answers_in_time_stays(agent: Agent) -> None:
+def test_a_store_that_answers_in_time_is_kept(agent: Agent) -> None:
     here = agent.process
     os.kill(here, signal.SIGSTOP)
     agent.look_for(STANDS_STILL_SECONDS - 5.0)
@@ -101,7 +101,7 @@ def test_a_store_that_answers_in_time_stays(agent: Agent) -> None:
     assert agent.process == here
 
 
-def test_an_agent_that_stood_still_itself_blames_nobody(agent: Agent) -> None:
+def test_an_agent_that_was_frozen_itself_does_not_blame_its_store(agent: Agent) -> None:
     here = agent.process
     os.kill(here, signal.SIGSTOP)
     agent.look()
@@ -114,7 +114,7 @@ def test_an_agent_that_stood_still_itself_blames_nobody(agent: Agent) -> None:
     assert agent.process == here
 
 
-def test_a_store_that_takes_no_callers_is_replaced_too(agent: Agent) -> None:
+def test_a_store_that_accepts_no_connections_is_replaced(agent: Agent) -> None:
     frozen = agent.process
     os.kill(frozen, signal.SIGSTOP)
     agent.store.close()
@@ -130,7 +130,7 @@ def test_a_store_that_takes_no_callers_is_replaced_too(agent: Agent) -> None:
     wait_until(agent.hears, "another one answers")
 
 
-def test_what_a_dead_store_held_is_not_reported_any_more(agent: Agent) -> None:
+def test_holdings_of_a_dead_store_are_no_longer_reported(agent: Agent) -> None:
     os.kill(agent.process, signal.SIGKILL)
 
     def is_told() -> bool:
@@ -144,7 +144,7 @@ def test_what_a_dead_store_held_is_not_reported_any_more(agent: Agent) -> None:
     wait_until(agent.hears, "another one answers")
 
 
-def test_what_was_said_before_a_fence_is_not_reported_after_it(agent: Agent) -> None:
+def test_holdings_from_before_a_fence_are_not_reported_after_it(agent: Agent) -> None:
     agent.now += memory_store.ASK_SECONDS
     os.kill(agent.process, signal.SIGSTOP)
     agent.look(0.0)

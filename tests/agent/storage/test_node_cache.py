@@ -33,7 +33,7 @@ def test_an_entry_is_made_once_even_by_many_threads(tmp_path: Path) -> None:
     assert made == [b"x"]
 
 
-def test_a_failure_leaves_nothing_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_failed_entry_leaves_no_file_and_is_made_again(tmp_path: Path) -> None:
     cache = NodeCache(tmp_path, 1 << 20)
     made: list[bytes] = []
 
@@ -46,7 +46,7 @@ def test_a_failure_leaves_nothing_and_is_tried_again(tmp_path: Path) -> None:
     assert cache.get("data", "url", writer(b"whole", made)).read_bytes() == b"whole"
 
 
-def test_what_was_not_used_for_longest_goes_first_and_links_to_it_stay(tmp_path: Path) -> None:
+def test_least_recently_used_entry_is_evicted_and_its_links_survive(tmp_path: Path) -> None:
     cache = NodeCache(tmp_path / "cache", 25)
     made: list[bytes] = []
     entries = {}

@@ -73,7 +73,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
 # Two starts of two workers, and a third beside them, on a busy machine.
 @pytest.mark.timeout(400)
 @pytest.mark.live
-def test_a_job_goes_on_from_a_peers_memory_without_a_bit_of_difference(start: Callable[[str], Node]) -> None:
+def test_a_job_resumed_from_a_peers_memory_ends_with_the_same_bits(start: Callable[[str], Node]) -> None:
     first, peer, other = start("first"), start("peer"), start("other")
     training = Training(first.agent, first.plane)
     # Slow enough that copies arrive in the middle of the run even if the first one is in vain: the store then

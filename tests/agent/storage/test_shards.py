@@ -50,7 +50,7 @@ def test_a_damaged_shard_is_refused_and_the_next_holder_asked(
     assert (tmp_path / "box" / path).read_bytes() == CONTENT
 
 
-def test_where_no_holder_has_it_whole_the_worker_waits_and_gets_nothing(
+def test_a_worker_gets_no_shard_while_all_holders_have_damaged_ones(
     provisioner: Provisioner, tmp_path: Path
 ) -> None:
     with pytest.raises(NotYet, match="has the digest"):
