@@ -21,14 +21,14 @@ from workers.runtime.state.shards import own_shard, write_shard
 HEAD = "from punctual import TrainingFunction\n"
 
 
-def test_results_that_the_disk_does_not_take_are_no_fault_of_the_function(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_storage_failure_not_a_function_error(tmp_path: Path) -> None:
     (tmp_path / "full").touch()
     with pytest.raises(WorkerFailureError) as caught:
         write_final(tmp_path, tmp_path / "full" / "artifacts", {"weight": torch.zeros(1)}, {})
     assert caught.value.reason == "storage_failed"
 
 
-def test_a_mistake_in_train_is_told_with_the_persons_own_lines(agent: LocalAgent) -> None:
+def test_an_error_in_train_names_the_users_own_lines(agent: LocalAgent) -> None:
     assignment = regression(hyperparameters={"fail_at": 3})
     generation = agent.start_generation(REGRESSION, assignment, 2).wait_until_ready().train_from_nothing()
     event = generation.leader.wait_for_event("failed")
@@ -72,7 +72,7 @@ def test_a_function_that_cannot_be_loaded_is_refused_with_a_reason(
         ("n" * 101, "train() returned a metric that cannot be kept: a metric's name has 1 to 100 characters"),
     ],
 )
-def test_a_metric_that_cannot_be_kept_is_told_when_it_is_first_returned(
+def test_an_invalid_metric_fails_when_first_returned(
     agent: LocalAgent, tmp_path: Path, name: str, message: str
 ) -> None:
     source = REGRESSION.read_text().replace('"distance"', repr(name))
@@ -85,13 +85,13 @@ def test_a_metric_that_cannot_be_kept_is_told_when_it_is_first_returned(
     assert event["message"].startswith(message)
 
 
-def test_a_file_that_nobody_could_ask_for_cannot_be_an_artifact() -> None:
+def test_a_file_with_an_unusable_name_cannot_be_an_artifact() -> None:
     for name in ("n" * 201, "a\nb", "\ud800"):
         with pytest.raises(ValueError, match="artifact's name"):
             artifact_path(name)
 
 
-def test_the_others_notice_at_once_when_a_worker_is_killed(agent: LocalAgent) -> None:
+def test_workers_detect_a_killed_peer_at_once(agent: LocalAgent) -> None:
     assignment = regression(iterations=10**6, device=emulated())
     generation = agent.start_generation(REGRESSION, assignment, 3).wait_until_ready().train_from_nothing()
     generation.wait_for_iteration(5)
@@ -111,7 +111,7 @@ def test_a_taken_port_fails_the_start_and_not_the_function(agent: LocalAgent) ->
     assert f"cannot listen on {LOOPBACK} port {port}" in event["message"]
 
 
-def test_a_checkpoint_that_is_none_fails_the_start(agent: LocalAgent) -> None:
+def test_an_invalid_checkpoint_fails_the_start(agent: LocalAgent) -> None:
     generation = agent.start_generation(REGRESSION, regression(), 1).wait_until_ready()
     generation.train_from_checkpoint(CheckpointFiles(5, "periodic", [b"nonsense"]))
     event = generation.leader.wait_for_event("failed")

@@ -11,7 +11,7 @@ MIB = 1024**2
 TAKES_64_MIB = "data = bytearray(64 * 2**20); print('taken', flush=True); input()"
 
 
-def test_memory_that_was_given_back_counts_until_it_is_forgotten() -> None:
+def test_peak_memory_counts_until_it_expires() -> None:
     forget_peak()
     before = peak_bytes()
     taken = bytearray(128 * MIB)
@@ -23,7 +23,7 @@ def test_memory_that_was_given_back_counts_until_it_is_forgotten() -> None:
     assert peak_bytes() < before + 100 * MIB
 
 
-def test_what_a_loader_takes_counts() -> None:
+def test_memory_of_loading_processes_counts() -> None:
     forget_peak()
     before = peak_bytes()
     loader = subprocess.Popen(

@@ -76,7 +76,7 @@ def lives_of(function: Points, length: int | None) -> tuple[Lives, list[Iteratio
 
 
 @pytest.mark.parametrize("iterations", [1, 3, 40])
-def test_training_begins_anew_where_its_job_would_have_ended(alone: None, iterations: int) -> None:
+def test_measuring_restarts_training_at_the_jobs_end(alone: None, iterations: int) -> None:
     function = Short({"iterations": iterations})
     lives, begun = lives_of(function, iterations)
     lives.rehearse()
@@ -105,7 +105,7 @@ def test_a_job_without_an_end_has_one_life(alone: None) -> None:
     assert [lives.go_on_for(9), len(begun)] == [9, 1]
 
 
-def test_copies_share_data_and_nothing_that_counts() -> None:
+def test_copies_share_data_but_no_state() -> None:
     function: Any = Short({"iterations": 1})
     function.init_dataset()
     function.trains = function.train

@@ -40,14 +40,14 @@ def broken() -> nn.Module:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_loss_is_told_when_it_stops_being_finite_and_when_it_is_again(value: float) -> None:
+def test_a_nonfinite_loss_is_reported_when_it_begins_and_ends(value: float) -> None:
     training = Training()
     training.run(1.0, value, value, value, 1.0, 1.0)
     assert training.whats() == [("loss_began", 2), ("loss_ended", 5)]
     assert training.told[1]["since"] == 2
 
 
-def test_a_hundred_in_a_row_end_the_job() -> None:
+def test_a_hundred_nonfinite_losses_in_a_row_end_the_job() -> None:
     training = Training()
     training.run(*[1.0] * 20, *[math.nan] * 99)
     with pytest.raises(WorkerFailureError, match="100 iterations in a row, from iteration 21 on") as raised:
@@ -56,20 +56,20 @@ def test_a_hundred_in_a_row_end_the_job() -> None:
     assert training.whats() == [("loss_began", 21)]
 
 
-def test_single_steps_that_are_skipped_stop_nothing_and_are_told_a_few_times() -> None:
+def test_single_skipped_steps_are_reported_a_few_times_only() -> None:
     training = Training()
     training.run(*[math.inf, 1.0] * 500)
     assert len(training.told) == 2 * TOLD_RUNS
 
 
-def test_a_job_may_say_that_it_goes_on() -> None:
+def test_a_job_may_opt_out_of_ending_on_nonfinite_losses() -> None:
     training = Training(stops=False)
     training.run(*[math.nan] * 500)
     assert training.whats() == [("loss_began", 1)]
     assert not training.watch.holds_back(training.progress, broken())
 
 
-def test_a_run_goes_on_in_the_next_generation() -> None:
+def test_a_nonfinite_run_continues_in_the_next_generation() -> None:
     first = Training()
     first.run(1.0, *[math.nan] * 60)
     second = Training(progress=first.progress)
@@ -79,7 +79,7 @@ def test_a_run_goes_on_in_the_next_generation() -> None:
     assert second.told == []
 
 
-def test_other_ranks_tell_nothing_and_stop_as_well() -> None:
+def test_ranks_other_than_0_stop_without_reporting() -> None:
     watch, progress = NonfiniteWatch(None, stops=True), Progress()
     for progress.iteration in range(1, 100):
         watch.iteration_done(progress, math.nan)
@@ -88,7 +88,7 @@ def test_other_ranks_tell_nothing_and_stop_as_well() -> None:
         watch.iteration_done(progress, math.nan)
 
 
-def test_a_state_of_nan_takes_the_place_of_no_good_one() -> None:
+def test_a_state_is_held_back_while_the_loss_is_nan() -> None:
     training = Training()
     training.run(1.0, math.nan)
     assert training.watch.holds_back(training.progress, nn.Linear(2, 1))
@@ -96,7 +96,7 @@ def test_a_state_of_nan_takes_the_place_of_no_good_one() -> None:
     assert not training.watch.holds_back(training.progress, nn.Linear(2, 1))
 
 
-def test_bad_weights_wait_for_the_next_loss_and_no_longer() -> None:
+def test_nonfinite_weights_are_held_back_until_the_next_loss() -> None:
     """Nothing may depend on these weights: then the state is stored."""
     training = Training()
     training.run(1.0)
@@ -116,7 +116,7 @@ def test_final_weights_that_are_not_finite_are_named() -> None:
     assert Training().watch.training_done(Progress(), nn.Linear(2, 1)) == []
 
 
-def test_masks_whole_numbers_and_odd_formats_are_looked_at_rightly() -> None:
+def test_masks_integers_and_unusual_dtypes_are_checked_correctly() -> None:
     module = nn.Linear(2, 1)
     module.register_buffer("mask", torch.full((2, 2), -math.inf))
     module.register_buffer("count", torch.zeros(3, dtype=torch.int64))

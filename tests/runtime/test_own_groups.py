@@ -69,7 +69,9 @@ def ranks() -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("error", _OWN_ERRORS, ids=lambda error: str(error)[:20])
 @pytest.mark.parametrize("others_end", [False, True])
-def test_an_error_of_the_function_stays_its_own(ranks: list[Any], error: Exception, others_end: bool) -> None:
+def test_a_functions_error_is_not_blamed_on_a_peer(
+    ranks: list[Any], error: Exception, others_end: bool
+) -> None:
     """Also where another rank has raised it just before and has ended."""
     if others_end:
         ranks.pop()
@@ -144,7 +146,7 @@ def test_a_lost_peer_is_never_blamed_on_the_function(
     assert caught.value.reason == "peer_lost"
 
 
-def test_a_broken_group_of_the_functions_own_is_its_error(ranks: list[Any]) -> None:
+def test_a_functions_own_broken_group_is_a_function_error(ranks: list[Any]) -> None:
     others = pair_of_ranks()
     others.pop()
     with pytest.raises(RuntimeError) as caught:
@@ -152,7 +154,7 @@ def test_a_broken_group_of_the_functions_own_is_its_error(ranks: list[Any]) -> N
     assert not is_peer_loss(caught.value)
 
 
-def test_asking_does_no_harm_to_later_collectives(ranks: list[Any]) -> None:
+def test_checking_for_lost_peers_leaves_later_collectives_intact(ranks: list[Any]) -> None:
     assert not own_groups.has_lost_a_peer()
     sums = [torch.ones(2), torch.ones(2)]
     works = [rank.allreduce([value]) for rank, value in zip(ranks, sums, strict=True)]
@@ -161,7 +163,7 @@ def test_asking_does_no_harm_to_later_collectives(ranks: list[Any]) -> None:
     assert [value.tolist() for value in sums] == [[2.0, 2.0]] * 2
 
 
-def test_a_group_that_was_taken_down_is_not_asked() -> None:
+def test_a_destroyed_group_is_not_checked() -> None:
     group: Any = SimpleNamespace(rank=lambda: 0, size=lambda: 2)
     own_groups.own(group)
     own_groups.disown(group)

@@ -75,6 +75,6 @@ def test_one_bit_of_any_type_changes_a_digest(values: Tensor) -> None:
     assert digests_of({"a": values.clone(memory_format=torch.contiguous_format)}).tolist() == before[:1]
 
 
-def test_a_nan_is_the_same_as_itself() -> None:
+def test_equal_nans_have_equal_digests() -> None:
     values = torch.tensor([float("nan"), float("inf")])
     assert digests_of({"a": values}).equal(digests_of({"a": values.clone()}))

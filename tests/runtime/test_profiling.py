@@ -49,7 +49,7 @@ def test_the_curve_of_an_emulated_device_is_its_models(agent: LocalAgent) -> Non
     assert done["evaluate_seconds"] > 0
 
 
-def test_what_the_host_lost_before_is_not_made_up_for_while_it_measures(agent: LocalAgent) -> None:
+def test_measuring_does_not_make_up_for_earlier_host_lag(agent: LocalAgent) -> None:
     last_of_warm_up = regression(hyperparameters={"slow_at": WARM_UP_ITERATIONS})["hyperparameters"]
     device = emulated(fixed_seconds=0.05)
     profile = {"seconds_per_level": 0.3}
@@ -63,14 +63,14 @@ def test_libraries_take_none_of_an_emulated_devices_memory(agent: LocalAgent) ->
 
 
 @pytest.mark.live
-def test_it_stops_at_the_first_level_without_gain(agent: LocalAgent) -> None:
+def test_profiling_stops_at_the_first_level_without_gain(agent: LocalAgent) -> None:
     slow_network = emulated(fixed_seconds=0.03, latency_seconds=0.05)
     levels, done = _profile(agent, 4, device=slow_network)
     assert [level["gpus"] for level in levels] == [1, 2]
     assert done["reason"] == "no_gain"
 
 
-def test_what_is_known_of_fewer_gpus_is_not_measured_again(agent: LocalAgent) -> None:
+def test_known_levels_of_fewer_gpus_are_not_measured_again(agent: LocalAgent) -> None:
     """Otherwise slow iterations on few GPUs take the time in which more were to be measured, each time."""
     device = emulated(fixed_seconds=0.03, latency_seconds=0.01, within_server=1e7)
     for known, reason in ((1 / 0.03, "no_gain"), (1e-6, "all_levels")):
@@ -98,7 +98,7 @@ def test_a_short_job_is_measured_no_further_than_it_trains(agent: LocalAgent) ->
 
 
 @pytest.mark.live
-def test_time_that_is_up_ends_it(agent: LocalAgent) -> None:
+def test_profiling_ends_when_its_time_is_up(agent: LocalAgent) -> None:
     levels, done = _profile(
         agent, 2, device=COMPUTE_BOUND, profile={"seconds_per_level": 5, "max_seconds": 1}
     )
@@ -107,7 +107,7 @@ def test_time_that_is_up_ends_it(agent: LocalAgent) -> None:
 
 
 @pytest.mark.live
-def test_evaluations_are_charged_as_often_as_they_come(agent: LocalAgent) -> None:
+def test_evaluations_are_charged_by_their_frequency(agent: LocalAgent) -> None:
     often = regression(hyperparameters={"evaluate_every": 1})["hyperparameters"]
     levels, done = _profile(agent, 1, device=COMPUTE_BOUND, hyperparameters=often)
     undisturbed = 0.02 + 24 * 0.01

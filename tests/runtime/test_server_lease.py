@@ -25,7 +25,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_lease_lasts_as_long_as_it_was_told_last() -> None:
+def test_the_latest_lease_counts() -> None:
     lease = ServerLease()
     lease.require()
     lease.update(from_now(-0.01))
@@ -35,7 +35,7 @@ def test_a_lease_lasts_as_long_as_it_was_told_last() -> None:
     lease.require()
 
 
-def test_what_the_agent_said_while_the_worker_was_busy_counts() -> None:
+def test_a_lease_sent_while_the_worker_was_busy_counts() -> None:
     lease = ServerLease()
     lease.update(from_now(-5.0))
     late = threading.Timer(0.05, lease.update, [from_now(60.0)])
@@ -44,7 +44,7 @@ def test_what_the_agent_said_while_the_worker_was_busy_counts() -> None:
     late.join()
 
 
-def test_training_stops_with_the_lease_though_nobody_ends_the_worker(agent: LocalAgent) -> None:
+def test_training_stops_when_the_lease_ends(agent: LocalAgent) -> None:
     assignment = regression(iterations=100_000, device=emulated(fixed_seconds=0.02))
     generation = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready()
     worker = generation.leader

@@ -14,7 +14,7 @@ from workers.runtime.at_home.local_agent import LocalAgent
 from workers.runtime.at_home.local_worker import LocalWorker
 
 
-def test_a_worker_started_from_the_command_line_trains_and_stores_its_result() -> None:
+def test_a_worker_started_by_command_trains_and_stores_its_result() -> None:
     with LocalAgent() as agent:
         generation = agent.start_generation(REGRESSION, regression(iterations=120), 1).wait_until_ready()
         worker = generation.leader
@@ -68,7 +68,7 @@ def test_a_target_ends_the_job_when_it_is_reached(agent: LocalAgent) -> None:
     assert [worker.end() for worker in generation.workers] == [0, 0]
 
 
-def test_a_function_may_stop_by_itself(agent: LocalAgent) -> None:
+def test_a_function_may_stop_its_training(agent: LocalAgent) -> None:
     assignment = regression(iterations=500, hyperparameters={"patience": 7})
     generation = agent.start_generation(REGRESSION, assignment, 2).wait_until_ready().train_from_nothing()
     report = generation.report()
@@ -115,7 +115,7 @@ def test_a_worker_that_lost_its_agent_goes_on_and_reports_again(agent: LocalAgen
     assert worker.end() == 0
 
 
-def test_an_acknowledged_event_is_not_told_again(agent: LocalAgent) -> None:
+def test_an_acknowledged_event_is_not_sent_again(agent: LocalAgent) -> None:
     assignment = regression(iterations=5)
     generation = agent.start_generation(REGRESSION, assignment, 1, auto_store=False).wait_until_ready()
     worker = generation.train_from_nothing().leader

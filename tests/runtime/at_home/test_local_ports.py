@@ -56,7 +56,7 @@ def test_ports_are_below_those_of_outgoing_connections(begin: Callable[[], Calla
     assert len({port // BLOCK for port in found}) == COUNT, "each process has another block"
 
 
-def test_a_port_on_which_somebody_listens_is_left_out(begin: Callable[[], Callable[[], int]]) -> None:
+def test_a_port_in_use_is_left_out(begin: Callable[[], Callable[[], int]]) -> None:
     take = begin()
     before = take()
     with socket.create_server((LOOPBACK, before + 1)):

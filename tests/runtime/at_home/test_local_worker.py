@@ -46,7 +46,9 @@ def say(connection: socket.socket, message: dict[str, object]) -> None:
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def test_last_words_that_arrive_late_are_heard(worker: LocalWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_arrive_after_the_exit_are_read(
+    worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("workers.runtime.at_home.local_worker.LAST_WORDS_SECONDS", 60.0)
     connection = connected(worker)
 
@@ -58,13 +60,13 @@ def test_last_words_that_arrive_late_are_heard(worker: LocalWorker, monkeypatch:
     assert worker.wait_for_event("profile_done")["id"] == "1"
 
 
-def test_who_ended_without_saying_it_is_not_waited_for(worker: LocalWorker) -> None:
+def test_a_worker_that_ended_silently_is_not_waited_for(worker: LocalWorker) -> None:
     connected(worker).close()
     with pytest.raises(WorkerEndedError, match="never said it"):
         worker.wait_for_event("profile_done", seconds=3600)
 
 
-def test_a_worker_is_not_taken_for_one_that_had_its_process_id_before(
+def test_workers_that_share_a_process_id_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nursery_process = tmp_path / "one_process_id_for_all.py"

@@ -36,7 +36,7 @@ def archive(path: Path, *names: str) -> Path:
     return path
 
 
-def test_the_class_is_the_one_that_the_platform_picks(tmp_path: Path) -> None:
+def test_the_function_class_is_picked_as_the_platform_picks_it(tmp_path: Path) -> None:
     """A base class in the same file, under an imported name: the old rule knew two classes, or none."""
     (tmp_path / "my shapes.py").write_text(CLASS)
     files, entry = read_source(tmp_path / "my shapes.py")
@@ -61,12 +61,14 @@ def test_a_folder_is_read_as_the_command_line_packs_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../shapes.py", "a\\..\\..\\shapes.py", "/shapes.py"])
-def test_a_zip_that_leads_out_is_refused_at_home_too(tmp_path: Path, name: str) -> None:
+def test_a_zip_with_paths_that_lead_out_is_refused_at_home(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="does not stay inside"):
         read_source(archive(tmp_path / "a.zip", name))
 
 
-def test_data_is_found_here_and_beside_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_found_in_the_current_folder_and_beside_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the current folder first, as `data_path` says."""
     for place in ("here/data/digits", "there/data/digits", "there/data/words"):
         (tmp_path / place).mkdir(parents=True)

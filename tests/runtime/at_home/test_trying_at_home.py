@@ -34,7 +34,7 @@ def digits(tmp_path: Path) -> Path:
 
 
 @pytest.mark.live
-def test_the_example_of_the_guide_runs_as_the_guide_says(digits: Path) -> None:
+def test_the_guides_example_prints_what_the_guide_shows(digits: Path) -> None:
     command = re.search(r"python -m workers\.runtime\.try_function digits\.py (.*)", GUIDE)
     assert command is not None
     # Fewer workers than there, so that it is quick: the last option wins.
@@ -44,13 +44,13 @@ def test_the_example_of_the_guide_runs_as_the_guide_says(digits: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_run_too_short_to_be_handed_over_ends_and_says_so_or_is_handed_over(digits: Path) -> None:
+def test_a_run_too_short_to_hand_over_ends_without_a_traceback(digits: Path) -> None:
     """It was prepared for its successor for longer than it trained, and waited for ever."""
     done = try_function(digits, "--batch-size", "32", "--iterations", "3", "--workers", "1,2")
     assert done.returncode == 0 or "give it more --iterations" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_wrong_numbers_are_told_in_one_line(digits: Path) -> None:
+def test_wrong_numbers_give_one_line_of_error(digits: Path) -> None:
     done = try_function(digits, "--iterations", "0")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)

@@ -88,17 +88,17 @@ def _load(
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_numbers_of_a_sample_do_not_depend_on_the_split(name: str) -> None:
+def test_a_samples_random_numbers_do_not_depend_on_the_split(name: str) -> None:
     plain = _load(_Noise(), 1)
     for world_size in (1, 2, 3):
         assert torch.equal(_load(DATASETS[name](), world_size), plain)
 
 
-def test_processes_that_load_ahead_fetch_batches_alike() -> None:
+def test_prefetching_processes_fetch_the_same_batches() -> None:
     assert torch.equal(_load(DATASETS["subset"](), 2, data_workers=1), _load(_Noise(), 1))
 
 
-def test_a_wrapper_is_not_bypassed_by_what_it_passes_on() -> None:
+def test_batched_fetching_does_not_bypass_a_wrapper() -> None:
     assert torch.equal(_load(_Wrapper(_Batched()), 2), -_load(_Noise(), 1))
 
 
@@ -109,12 +109,12 @@ def test_batches_without_random_numbers_are_fetched_at_once() -> None:
     assert dataset.asked == 2
 
 
-def test_random_numbers_of_batches_that_are_joined_are_refused() -> None:
+def test_random_numbers_in_joined_batches_are_refused() -> None:
     with pytest.raises(WorkerFailureError, match="draws random numbers and returned 1 for 8 indices"):
         _load(_Joined(), 1)
 
 
-def test_what_collate_draws_does_not_depend_on_the_last_sample() -> None:
+def test_collates_random_numbers_do_not_depend_on_the_last_sample() -> None:
     def draw(_samples: list[Tensor]) -> Tensor:
         return torch.rand(1)
 

@@ -62,7 +62,7 @@ def test_every_epoch_has_every_sample_once(samples: int, batch: int, curriculum:
 
 
 @given(st.integers(1, 20), st.integers(1, 30), st.integers(0, 40), st.data())
-def test_order_goes_on_from_a_state(samples: int, batch: int, iterations: int, data: st.DataObject) -> None:
+def test_the_order_continues_from_a_state(samples: int, batch: int, iterations: int, data: st.DataObject) -> None:
     before = data.draw(st.integers(0, iterations))
     expected = list(train_on(order_of(samples, batch), 0, iterations))
     first, second = order_of(samples, batch), order_of(samples, batch)
@@ -85,7 +85,7 @@ def test_an_epoch_is_ordered_by_the_one_before() -> None:
 
 
 @given(st.integers(1, 20), st.integers(1, 30), st.integers(0, 60))
-def test_samples_are_known_until_the_next_epoch(samples: int, batch: int, iteration: int) -> None:
+def test_recorded_samples_are_kept_until_the_next_epoch(samples: int, batch: int, iteration: int) -> None:
     def last_epoch(number: int) -> int:
         return ((number + 1) * batch - 1) // samples
 
@@ -225,7 +225,7 @@ def test_order_is_the_same_on_any_number_of_workers(alone: None, tmp_path: Path)
     assert spread(by_rank, "magnitude") < 0.7 * spread(by_rank, "None")
 
 
-def test_only_what_trains_is_recorded(alone: None) -> None:
+def test_only_training_passes_are_recorded(alone: None) -> None:
     runner = begin(COSINE)
     runner.rehearse(0)
     runner.parts.module.eval()
@@ -254,13 +254,13 @@ def test_more_samples_than_can_be_kept_are_refused() -> None:
         build_order(MAGNITUDE, Strengths(), 100_000_000, 4, 0)
 
 
-def test_tokens_that_do_not_come_by_sample_are_refused(alone: None) -> None:
+def test_tokens_not_grouped_by_sample_are_refused(alone: None) -> None:
     runner = begin(MAGNITUDE, flattens=True)
     with pytest.raises(WorkerFailureError, match=r"layers\.0 had 96 samples .* the batch has 8: give it"):
         runner.run(0)
 
 
-def test_orders_are_named_as_the_curricula() -> None:
+def test_sample_orders_have_the_names_of_the_curricula() -> None:
     assert (RANDOM_ORDER, *sorted(Curriculum, reverse=True)) == SAMPLE_ORDERS
     for name in SAMPLE_ORDERS:
         assert read_settings({"global_batch_size": 1, "sample_order": name}).sample_order == name

@@ -55,7 +55,7 @@ def _compare(*found: FirstSamples) -> None:
     data_comparison.compare_rows(sum(rows[1:], rows[0]), found[0].indices)
 
 
-def test_the_same_data_passes_and_is_kept() -> None:
+def test_equal_data_passes_the_comparison() -> None:
     data = TensorDataset(torch.randn(20, 3), torch.arange(20))
     first, second = _found(data), _found(data)
     assert len(first.digests) == data_comparison.SAMPLES
@@ -77,7 +77,7 @@ def test_another_length_is_refused() -> None:
         _compare(*(_found(_Samples(str, size)) for size in (20, 20, 19)))
 
 
-def test_a_generator_of_its_own_is_refused_on_one_worker() -> None:
+def test_a_data_set_with_its_own_generator_is_refused_on_one_worker() -> None:
     generator = np.random.default_rng(0)
     found = _found(_Samples(lambda _: generator.random()))
     with pytest.raises(
@@ -119,7 +119,7 @@ def test_a_sample_that_fails_or_hangs_ends_the_comparison() -> None:
     assert fetch_first_samples(slow, 5, longest_seconds=0.01).digests == ()
 
 
-def test_what_rounds_differently_is_the_same_sample() -> None:
+def test_rounding_differences_leave_a_samples_digest_equal() -> None:
     image = torch.rand(3, 64, 64)
     rounded = image * (1 + 1e-6 * torch.rand(3, 64, 64))
     assert digest_sample({"image": image}).is_like(digest_sample({"image": rounded}))

@@ -36,7 +36,7 @@ class Draws(TrainingFunction):
 """
 
 
-def test_what_a_module_draws_comes_of_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_modules_random_numbers_follow_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "that_draws.py").write_text(DRAWS)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -50,7 +50,7 @@ def test_what_a_module_draws_comes_of_the_seed(tmp_path: Path, monkeypatch: pyte
     assert len(set(drawn(1))) == 6
 
 
-def test_strings_have_one_hash_in_all_workers_at_home() -> None:
+def test_string_hashes_are_equal_in_all_workers_at_home() -> None:
     with LocalAgent() as agent:
         command = [sys.executable, "-P", "-c", "print(hash('of a string'))"]
         hashes = {subprocess.check_output(command, env=agent.environment) for _ in range(2)}

@@ -77,15 +77,15 @@ def _samples(world_size: int, data_workers: int = 0) -> list[float]:
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 8, 11])
-def test_a_sample_has_the_same_randomness_whoever_loads_it(world_size: int) -> None:
+def test_a_samples_randomness_does_not_depend_on_its_loader(world_size: int) -> None:
     assert _samples(world_size) == _samples(1)
 
 
-def test_processes_that_load_ahead_give_the_same_samples() -> None:
+def test_prefetching_processes_give_the_same_samples() -> None:
     assert _samples(1, data_workers=2) == _samples(1)
 
 
-def test_processes_that_load_ahead_end_with_their_loader() -> None:
+def test_prefetching_processes_end_with_their_loader() -> None:
     others = set(active_children())
     order = SampleOrder(20, 8, seed=1)
     loader = BatchLoader(

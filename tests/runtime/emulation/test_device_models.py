@@ -73,7 +73,7 @@ def test_iterations_take_the_models_time(clock: FakeTime, emulation: FakeEmulati
     assert _iterate(clock, _pace(emulation), [0.03] * 10) == pytest.approx(1.0)
 
 
-def test_a_hiccup_of_the_host_is_made_up_for(clock: FakeTime, emulation: FakeEmulation) -> None:
+def test_a_short_host_delay_is_made_up_for(clock: FakeTime, emulation: FakeEmulation) -> None:
     paced = _pace(emulation)
     overrun = Overrun(emulation.clock)
     assert _iterate(clock, paced, [0.03, 0.15, 0.03, 0.03]) == pytest.approx(0.4)
@@ -89,7 +89,7 @@ def test_a_host_that_is_too_slow_shows_and_counts_as_overrun(
     assert overrun.share() == pytest.approx(2.0)
 
 
-def test_other_work_is_neither_made_up_for_nor_overrun(clock: FakeTime, emulation: FakeEmulation) -> None:
+def test_other_work_is_not_made_up_for_and_is_no_overrun(clock: FakeTime, emulation: FakeEmulation) -> None:
     paced = _pace(emulation)
     _iterate(clock, paced, [0.03])
     clock.now += 0.05
@@ -99,7 +99,7 @@ def test_other_work_is_neither_made_up_for_nor_overrun(clock: FakeTime, emulatio
     assert overrun.share() == pytest.approx(0.0, abs=1e-9)
 
 
-def test_other_work_costs_what_it_takes_and_not_what_the_host_was_behind(
+def test_other_work_is_charged_without_the_hosts_earlier_lag(
     clock: FakeTime, emulation: FakeEmulation
 ) -> None:
     """Its optimizer's step is made up for in the next iteration, whether or not something comes between."""

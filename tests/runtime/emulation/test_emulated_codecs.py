@@ -52,7 +52,7 @@ def test_encoding_takes_time_from_the_backward_pass(clock: FakeTime) -> None:
     assert clock.now - begun == pytest.approx(0.06)
 
 
-def test_gaps_between_gradients_are_told_without_what_codecs_took(clock: FakeTime) -> None:
+def test_gaps_between_gradients_exclude_codec_time(clock: FakeTime) -> None:
     emulation = FakeEmulation()
     module = torch.nn.Linear(2, 2)
     paced = _pace(emulation, module, gradient_shares={"weight": 1.0, "bias": 1.0})
@@ -78,7 +78,7 @@ def test_gaps_between_gradients_are_told_without_what_codecs_took(clock: FakeTim
     assert found.seconds == pytest.approx(0.1 + 2 * 0.01)
 
 
-def test_what_arrived_is_decoded_when_it_came_one_after_the_other(clock: FakeTime) -> None:
+def test_arrivals_are_decoded_one_at_a_time_in_order(clock: FakeTime) -> None:
     device = EmulatedClock()
     first = _course(device)
     second = EmulatedCourse(device, CODECS_HERE)
@@ -94,14 +94,14 @@ def test_what_arrived_is_decoded_when_it_came_one_after_the_other(clock: FakeTim
     assert clock.now - begun == pytest.approx(0.058)
 
 
-def test_what_runs_on_the_servers_processors_takes_the_time_of_this_host(clock: FakeTime) -> None:
+def test_codecs_on_the_cpu_are_not_charged_emulated_time(clock: FakeTime) -> None:
     course = _course(EmulatedClock())
     begun = clock.now
     course.coded("encode", "dgc", Device.CPU, 10**6)
     assert clock.now == begun
 
 
-def test_a_thread_beside_the_backward_pass_has_a_time_of_its_own(clock: FakeTime) -> None:
+def test_a_thread_beside_the_backward_pass_has_its_own_clock(clock: FakeTime) -> None:
     """A collective is asked for when its gradient was ready, however far the backward pass has gone on."""
     device = EmulatedClock()
     course = _course(device)
@@ -120,7 +120,7 @@ def test_a_thread_beside_the_backward_pass_has_a_time_of_its_own(clock: FakeTime
     assert device.now() == ready + 0.5
 
 
-def test_codecs_of_an_emulated_device_are_measured_as_its_model_says(clock: FakeTime) -> None:
+def test_measured_codec_times_are_those_of_the_device_model(clock: FakeTime) -> None:
     table = {"codec": "dgc", "device": "gpu", "elements": [1 << 12, 1 << 16]}
     told = {**table, "encode_seconds": [0.001, 0.004], "decode_seconds": [0.002, 0.002]}
     model = DeviceModel.from_message({"fixed_seconds": 0.1, "seconds_per_sample": 0.0, "codecs": [told]})
@@ -135,7 +135,7 @@ def test_codecs_of_an_emulated_device_are_measured_as_its_model_says(clock: Fake
     assert model.codecs["fp16", Device.GPU].digest == gpu_codec("fp16").digest
 
 
-def test_gradients_come_in_the_shares_that_a_device_model_tells(
+def test_gradients_arrive_in_the_shares_of_the_device_model(
     clock: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = torch.nn.Linear(4, 4)

@@ -88,7 +88,7 @@ def test_broadcast_gives_all_the_roots_tensor(size: int, root: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 8])
-def test_all_gather_gives_all_to_all_in_order(size: int) -> None:
+def test_all_gather_returns_all_tensors_in_rank_order(size: int) -> None:
     def work(group: Rank) -> Tensor:
         outputs = [torch.empty(2, 3) for _ in range(size)]
         collectives.all_gather(group, outputs, _own(group.rank(), 2, 3))
@@ -141,7 +141,7 @@ def test_a_reduction_to_a_root_reaches_it(size: int, root: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("root", [0, 1])
-def test_gather_gives_the_root_all_in_order(size: int, root: int) -> None:
+def test_gather_returns_all_tensors_to_the_root_in_rank_order(size: int, root: int) -> None:
     def work(group: Rank) -> Tensor:
         outputs = [torch.empty(3, 2) for _ in range(size)] if group.rank() == root % size else []
         collectives.gather(group, outputs, _own(group.rank(), 2, 3).T, root % size)
@@ -156,7 +156,7 @@ def test_gather_gives_the_root_all_in_order(size: int, root: int) -> None:
     ("operation", "expected"),
     [(dist.ReduceOp.MIN, 1.0), (dist.ReduceOp.MAX, 4.0), (dist.ReduceOp.PRODUCT, 24.0)],
 )
-def test_other_reductions(operation: dist.ReduceOp, expected: float) -> None:
+def test_reductions_other_than_sums_are_supported(operation: dist.ReduceOp, expected: float) -> None:
     def work(group: Rank) -> Tensor:
         tensor = torch.tensor([group.rank() + 1.0])
         collectives.all_reduce(group, tensor, collectives.reduction(operation))

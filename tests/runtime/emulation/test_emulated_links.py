@@ -142,7 +142,7 @@ def test_a_measurement_that_this_machine_is_too_slow_for_is_void(agent: LocalAge
     assert level["overrun"] > 0.05
 
 
-def test_a_machine_that_stands_still_in_the_middle_of_an_iteration_loses_that_time(
+def test_a_frozen_host_counts_as_lost_time_within_an_iteration_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is no time of the device or its links: whoever measures must hear of it, from whichever thread."""
@@ -203,7 +203,7 @@ def without_peer() -> Iterator[EmulatedGroup]:
         lambda group, _: group.barrier(),
     ],
 )
-def test_whoever_waits_for_a_collective_hears_that_a_peer_is_gone(
+def test_a_collective_raises_when_a_peer_is_gone(
     without_peer: EmulatedGroup, collective: Callable[[EmulatedGroup, Tensor], dist.Work]
 ) -> None:
     work = collective(without_peer, torch.ones(4))

@@ -58,7 +58,7 @@ def test_a_group_carries_what_its_description_says(
     assert _carried(tmp_path, description) == pytest.approx(expected, abs=0.01)
 
 
-def test_what_zen_exchanges_is_gradients(agent: LocalAgent) -> None:
+def test_traffic_of_zen_counts_as_gradients(agent: LocalAgent) -> None:
     plan = runtime_plan(zen(PlacementShape(2, 1), "zen"), SPARSE, DENSE, family="lossless")
     assignment = recommender(runtime_plan=plan, device=emulated(), places=TWO_SERVERS)
     generation = agent.start_generation(EXAMPLES / "recommender.py", assignment, 2).wait_until_ready()

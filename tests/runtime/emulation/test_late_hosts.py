@@ -68,7 +68,7 @@ def _decoded(device: EmulatedClock, came_at: float) -> float:
 
 
 @pytest.mark.parametrize("layers_done", range(1, LAYERS + 1))
-def test_a_thread_that_decodes_late_makes_nothing_longer(
+def test_a_late_decoding_thread_adds_no_emulated_time(
     device: EmulatedClock, clock: FakeTime, layers_done: int
 ) -> None:
     """What came in the middle of the first layer is decoded after it, though the host comes to it later."""
@@ -83,7 +83,7 @@ def test_a_thread_that_decodes_late_makes_nothing_longer(
     assert overrun.share() == 0.0
 
 
-def test_threads_that_decode_in_another_order_take_as_long_together(device: EmulatedClock) -> None:
+def test_the_order_of_decoding_threads_does_not_change_their_total(device: EmulatedClock) -> None:
     """Those that asked first in emulated time go first; the device still does one after the other."""
     begun = device.at
     for _ in range(LAYERS):
@@ -94,9 +94,7 @@ def test_threads_that_decode_in_another_order_take_as_long_together(device: Emul
     assert device.at - begun == pytest.approx(0.103)
 
 
-def test_passes_that_are_late_encode_when_their_gradient_is_ready(
-    device: EmulatedClock, clock: FakeTime
-) -> None:
+def test_late_passes_encode_when_their_gradient_was_ready(device: EmulatedClock, clock: FakeTime) -> None:
     """Another thread has decoded meanwhile what came later: that neither delays them nor takes their time."""
     overrun, begun = Overrun(device), device.at
     device.spend(LAYER_SECONDS)
@@ -114,9 +112,7 @@ def test_passes_that_are_late_encode_when_their_gradient_is_ready(
     assert overrun.share() == 0.0
 
 
-def test_what_is_decoded_takes_the_time_of_the_layer_that_comes_to_it(
-    device: EmulatedClock, clock: FakeTime
-) -> None:
+def test_decoding_is_charged_to_the_layer_that_reaches_it(device: EmulatedClock, clock: FakeTime) -> None:
     begun = device.at
     clock.now += 0.03
     _decoded(device, begun + 0.03)
@@ -128,7 +124,7 @@ def test_what_is_decoded_takes_the_time_of_the_layer_that_comes_to_it(
     assert device.coded_seconds == pytest.approx(0.001)
 
 
-def test_passes_wait_for_no_exchange_that_is_over_only_because_they_are_late(clock: FakeTime) -> None:
+def test_passes_do_not_wait_for_exchanges_that_their_lag_made_late(clock: FakeTime) -> None:
     """What follows on them begins when they are done; only what DDP has asked for it waits for itself."""
     emulation = FakeEmulation()
     device, paced = emulation.clock, _pace(emulation)
@@ -149,7 +145,7 @@ def test_passes_wait_for_no_exchange_that_is_over_only_because_they_are_late(clo
 
 
 @pytest.mark.parametrize(("waits", "lost_seconds"), [(False, 0.5), (True, 0.1)])
-def test_only_who_waited_for_a_collective_was_not_late_until_it_ended(
+def test_only_a_thread_waiting_for_a_collective_is_excused_its_lag(
     clock: FakeTime, waits: bool, lost_seconds: float
 ) -> None:
     device = EmulatedClock()

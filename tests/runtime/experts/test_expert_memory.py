@@ -42,9 +42,7 @@ def test_an_expert_takes_weights_gradients_and_moments(
 
 
 @pytest.mark.parametrize(("limit_bytes", "factor"), [(4 * EXPERT_BYTES - 1, 2), (2 * EXPERT_BYTES - 1, 1)])
-def test_packing_ends_where_the_memory_does(
-    limit_bytes: int, factor: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packing_is_limited_by_memory(limit_bytes: int, factor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.runtime.lina.packing.dist.get_rank", lambda _group: 0)
     monkeypatch.setattr(RuntimePacking, "_sum", lambda _packing, numbers: torch.tensor(numbers))
     packing = RuntimePacking([4], 4, 1, None, memory(limit_bytes))

@@ -254,7 +254,7 @@ def test_a_penalty_on_weights_of_experts_is_refused(alone: None) -> None:
         assert "lies on another worker: leave penalties on the weights of experts and" in message
 
 
-def test_a_balance_loss_that_a_function_leaves_is_added(alone: None) -> None:
+def test_a_balance_loss_left_out_by_the_function_is_added(alone: None) -> None:
     added, left = Trained(8, {"adds_balance": True}), Trained(8, {})
     for one, other in zip(added.told()[1], left.told()[1], strict=True):
         assert torch.equal(one, other)
@@ -264,7 +264,7 @@ def test_a_balance_loss_that_a_function_leaves_is_added(alone: None) -> None:
     assert added.values[0]["loss"] - left.values[0]["loss"] == pytest.approx(0.5 * balance, rel=1e-5)
 
 
-def test_metrics_tell_what_became_of_the_tokens(alone: None) -> None:
+def test_metrics_report_expert_loads_and_dropped_tokens(alone: None) -> None:
     values = Trained(8, {}).values[0]
     assert values["moe/two_expert_share"] == 1
     # 80 rows for three experts, each of which takes 22 of them.
@@ -272,7 +272,7 @@ def test_metrics_tell_what_became_of_the_tokens(alone: None) -> None:
     assert 1 <= values["moe/largest_load"] <= 1.5
 
 
-def test_a_metric_of_the_functions_own_keeps_its_name(alone: None) -> None:
+def test_a_functions_own_metric_keeps_its_name(alone: None) -> None:
     class Naming(Mixture):
         def train(self, batch: Any, model: nn.Module) -> Any:
             return super().train(batch, model), {"moe/largest_load": -1.0}

@@ -101,7 +101,7 @@ def test_a_device_gets_the_experts_of_its_rank_alone() -> None:
         assert averaged[1] == averaged[2]
 
 
-def test_initial_weights_are_those_of_a_model_that_is_moved_whole() -> None:
+def test_initial_weights_equal_those_of_a_model_moved_whole() -> None:
     built = build_parts(Mixture({}), CPU, 0).module.state_dict()
     seed_generators(derive_seed(0, "initial model"))
     expected = Mixture({}).init_model().state_dict()

@@ -57,7 +57,7 @@ def both_modes() -> list[tuple[list[float], list[float], list[str]]]:
     return [opposite_orders(Mode.BOUNDED_OVERLAP), opposite_orders(Mode.LEADER)]
 
 
-def test_opposite_orders_of_submission_end() -> None:
+def test_opposite_orders_of_submission_do_not_deadlock() -> None:
     first, second = run_on_ranks(2, both_modes)
     for gradient, arrived, launched in (*first, *second):
         assert gradient == [2.0 * number for number in range(LENGTH)]
@@ -67,7 +67,7 @@ def test_opposite_orders_of_submission_end() -> None:
     assert first[1][2] == second[1][2]
 
 
-def test_what_cannot_be_carried_out_is_told() -> None:
+def test_a_failed_micro_operation_fails_all_later_ones() -> None:
     communication = ScheduledCommunication()
 
     def begin() -> None:

@@ -46,7 +46,7 @@ def test_a_dense_model_reports_nothing() -> None:
     assert mixture_fields(parts(model, Adam(model.parameters()))) is None
 
 
-def test_states_are_weights_gradients_and_what_the_optimizer_keeps() -> None:
+def test_states_are_weights_gradients_and_optimizer_state() -> None:
     model = Model()
     told = mixture_fields(parts(model, Adam(model.parameters())))
     assert told == {
@@ -88,7 +88,7 @@ def test_experts_that_are_not_trained_are_whole_everywhere() -> None:
         (lambda parameters: SGD(parameters, lr=0.1, momentum=0.9), 1.0),
     ],
 )
-def test_an_optimizer_shows_what_it_keeps(
+def test_optimizer_state_is_a_multiple_of_the_parameters(
     made: Callable[[list[nn.Parameter]], Optimizer], share: float
 ) -> None:
     assert optimizer_share(made([nn.Parameter(torch.zeros(2))])) == share
@@ -105,7 +105,7 @@ class OwnOptimizer(Optimizer):
         pass
 
 
-def test_an_optimizer_of_another_form_counts_as_keeping_nothing() -> None:
+def test_an_unknown_form_of_optimizer_counts_as_stateless() -> None:
     model = nn.Linear(2, 2)
     assert optimizer_share(OwnOptimizer(list(model.parameters()), model)) == 0.0
 

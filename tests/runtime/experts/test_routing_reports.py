@@ -74,7 +74,7 @@ def told_by(
     return [fields for fields, _ in checked if fields is not None]
 
 
-def test_counts_that_train_reads_reach_the_agent_too(alone: None) -> None:
+def test_token_counts_read_in_train_still_reach_the_agent(alone: None) -> None:
     (record,) = told_by(runner_of(Reading({})), 5)
     (layer,) = record["layers"]
     assert (record["iteration"], record["iterations"], record["timing"]) == (5, 5, None)
@@ -85,7 +85,7 @@ def test_counts_that_train_reads_reach_the_agent_too(alone: None) -> None:
     assert layer["hosts"] == [[], [], []]
 
 
-def test_metrics_are_there_though_train_reads_its_counts(alone: None) -> None:
+def test_metrics_are_reported_though_train_reads_the_counts(alone: None) -> None:
     assert runner_of(Reading({})).run(0).values["moe/two_expert_share"] == 1
 
 
@@ -160,7 +160,7 @@ def test_profile_tells_what_a_layer_exchanges() -> None:
     assert traffic_fields([]) is None
 
 
-def test_predictions_stand_beside_what_was_measured() -> None:
+def test_predictions_are_reported_with_the_measurements() -> None:
     """One all-to-all in two phases of 3 s that were predicted to take 2 s, one flat of 1 s."""
     choices = (AllToAllChoice(Algorithm.HIERARCHICAL, 4.0, 2.0), AllToAllChoice(Algorithm.FLAT, 1.0, 5.0))
     spans = ((0, 0.0, 3.0), (0, 5.0, 6.0))

@@ -40,7 +40,7 @@ def badly_read() -> None:
         (badly_read, "train(): JSONDecodeError: Expecting property name"),
     ],
 )
-def test_a_mistake_is_told_with_the_functions_line(raises: Callable[[], None], message: str) -> None:
+def test_an_error_names_the_functions_line(raises: Callable[[], None], message: str) -> None:
     with pytest.raises(WorkerFailureError) as caught, blaming_the_function("train()"):
         raises()
     assert caught.value.reason == "function_error"
@@ -48,6 +48,6 @@ def test_a_mistake_is_told_with_the_functions_line(raises: Callable[[], None], m
     assert f"({Path(__file__).name}, line " in caught.value.message
 
 
-def test_what_is_no_exception_in_a_loading_process_comes_back() -> None:
+def test_non_exceptions_raised_in_a_loading_process_come_back() -> None:
     loaded = LoadedApart([None], cancelled)[0]  # type: ignore[arg-type, index]
     assert loaded.message.startswith("the data set: CancelledError")

@@ -23,7 +23,7 @@ from punctual.protocol.hyperparameters import HyperparameterError, Settings, fin
         ("nonfinite", ["ignore", True, 100, ["stop"], ""]),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_named_with_the_right_one(name: str, values: list[Any]) -> None:
+def test_a_value_of_the_wrong_type_is_named_with_the_right_type(name: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(HyperparameterError, match=f"hyperparameter {name}: .*not "):
             read_settings({"global_batch_size": 8, name: value})
@@ -39,19 +39,19 @@ def test_a_clipping_norm_of_zero_or_null_is_none(off: Any) -> None:
     assert read_settings({"global_batch_size": 8, "gradient_clip_norm": off}).gradient_clip_norm is None
 
 
-def test_null_is_as_if_left_out() -> None:
+def test_null_equals_an_omitted_value() -> None:
     names = ("gradient_clip_norm", "evaluate_every", "data_workers", "num_workers", "nonfinite")
     assert read_settings({"global_batch_size": 8, **dict.fromkeys(names)}) == Settings(8)
 
 
-def test_settings_are_what_was_said() -> None:
+def test_settings_are_read_as_given() -> None:
     said = {"gradient_clip_norm": 1, "evaluate_every": 5, "num_workers": 3, "nonfinite": "continue"}
     assert read_settings({"global_batch_size": 8, **said}) == Settings(
         8, 1.0, 5, data_workers=3, stops_on_nonfinite=False
     )
 
 
-def test_two_names_of_one_thing_must_agree() -> None:
+def test_two_names_of_one_setting_must_agree() -> None:
     assert list(find_problems({"global_batch_size": 8, "num_workers": 2, "data_workers": 4})) == [
         "num_workers"
     ]
@@ -89,7 +89,7 @@ def test_a_count_of_gpus_is_refused(name: str, value: Any) -> None:
         {"clip": "one", "evaluate": -1, "nonfinites": 3},
     ],
 )
-def test_what_is_the_functions_own_passes_untouched(hyperparameters: dict[str, Any]) -> None:
+def test_the_functions_own_hyperparameters_pass_unchanged(hyperparameters: dict[str, Any]) -> None:
     assert find_problems({"global_batch_size": 8, **hyperparameters}) == {}
 
 

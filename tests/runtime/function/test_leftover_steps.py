@@ -104,5 +104,5 @@ class SwitchesGradientsOff(Points):
 
 
 @pytest.mark.parametrize("kind", [StepsWithoutGradients, SavesItsScheduler, SwitchesGradientsOff])
-def test_steps_that_change_nothing_are_let_be(alone: None, kind: type[Points]) -> None:
+def test_steps_without_effect_are_accepted(alone: None, kind: type[Points]) -> None:
     _train(kind({}))

@@ -124,7 +124,7 @@ def _use(function: TrainingFunction) -> None:
         ("evaluate", lambda _: {"a": "good"}, "evaluate() returned the metric 'a' as str"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_sentence(
+def test_an_unusable_return_value_is_refused_in_one_sentence(
     alone: None, method: str, make: Any, problem: str
 ) -> None:
     with pytest.raises(WorkerFailureError) as caught:
@@ -144,11 +144,11 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(
         ("evaluate", lambda _: {"accuracy": torch.tensor([0.5])}),
     ],
 )
-def test_what_can_be_used_is_taken(alone: None, method: str, make: Any) -> None:
+def test_usable_return_values_are_accepted(alone: None, method: str, make: Any) -> None:
     _use(Returning({method: make}))
 
 
-def test_gradients_made_in_init_model_are_forgotten() -> None:
+def test_gradients_made_in_init_model_are_discarded() -> None:
     def tried(model: nn.Module) -> nn.Module:
         model(INPUTS).sum().backward()
         return model
@@ -178,7 +178,7 @@ def _wrong() -> Any:
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_a_mistake_in_a_loading_process_comes_with_its_line(alone: None, processes: int) -> None:
+def test_an_error_in_a_loading_process_names_its_line(alone: None, processes: int) -> None:
     function = Returning({"dataset": lambda _: Rows(_wrong), "num_workers": processes})
     runner = runner_of(function, batch=64)
     with pytest.raises(WorkerFailureError) as caught:
@@ -189,7 +189,7 @@ def test_a_mistake_in_a_loading_process_comes_with_its_line(alone: None, process
     assert "return self.bad()" in caught.value.traceback_text
 
 
-def test_a_batch_that_cannot_leave_its_process_is_told(alone: None) -> None:
+def test_an_unpicklable_batch_is_reported(alone: None) -> None:
     function = Returning({"num_workers": 1})
     function.collate = lambda samples: lambda: samples  # type: ignore[method-assign]
     with pytest.raises(WorkerFailureError, match="a batch cannot be sent by the process that loaded it"):
@@ -229,7 +229,7 @@ def messages() -> list[str]:
     return told
 
 
-def test_mistakes_that_only_several_workers_show_are_told() -> None:
+def test_errors_that_need_several_workers_are_found_on_one() -> None:
     for rank, told in enumerate(run_on_ranks(2, messages)):
         part, metrics, models = told
         assert part.endswith("; a worker has 4 of the batch's 8 samples")
@@ -265,9 +265,7 @@ class InPiecesLater(Points):
         (InPiecesLater, "use_reentrant=False"),
     ],
 )
-def test_mistakes_of_later_iterations_are_told_in_our_words(
-    alone: None, kind: type[Points], words: str
-) -> None:
+def test_errors_of_later_iterations_are_explained(alone: None, kind: type[Points], words: str) -> None:
     runner = runner_of(kind({}))
     runner.run(0)
     with pytest.raises(WorkerFailureError) as caught:
@@ -286,7 +284,7 @@ class CarriedState(Points):
         return loss
 
 
-def test_what_fits_the_whole_batch_alone_is_found_on_one_worker(alone: None) -> None:
+def test_functions_tied_to_the_whole_batch_are_found_on_one_worker(alone: None) -> None:
     runner = runner_of(CarriedState({}))
     runner.rehearse(0)
     with pytest.raises(WorkerFailureError, match="a worker has 4 of the batch's 8 samples"):
@@ -300,7 +298,7 @@ class OtherState(Points):
         nn.Linear(6, 1).load_state_dict(dict(state))
 
 
-def test_why_a_state_cannot_be_taken_back_is_told() -> None:
+def test_a_state_that_cannot_be_restored_is_explained() -> None:
     parts = build_parts(OtherState({}), CPU, 0)
     state = capture(parts, Progress(), generation=0, global_batch_size=8)
     with pytest.raises(WorkerFailureError) as caught:

@@ -114,7 +114,7 @@ def _are_close(one: Trained, other: Trained) -> bool:
     return all(torch.allclose(one.weights[name], other.weights[name], atol=1e-6) for name in one.weights)
 
 
-def test_what_is_frozen_or_unfrozen_trains_as_on_one_worker(alone: None) -> None:
+def test_freezing_and_unfreezing_trains_as_on_one_worker(alone: None) -> None:
     expected = {name: train(change) for name, change in SOUND.items()}
     still = train(nothing)
     for sound, differing in run_on_ranks(RANKS, every_case):
@@ -168,7 +168,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_would_not_be_synchronised_is_refused_at_once(alone: None, name: str) -> None:
+def test_parameters_that_would_not_be_synchronised_are_refused(alone: None, name: str) -> None:
     def change(_function: Changing, model: Table, iteration: int) -> None:
         if iteration == AT:
             REFUSED[name][0](model)
@@ -202,13 +202,13 @@ def _another_optimizer(function: Changing, model: Table, iteration: int) -> None
         (_another_optimizer, "another optimizer now"),
     ],
 )
-def test_what_the_optimizer_steps_stays(alone: None, change: Change, complaint: str) -> None:
+def test_changing_the_optimizers_parameters_is_refused(alone: None, change: Change, complaint: str) -> None:
     found = train(change)
     assert found.refused_after == AT
     assert complaint in found.message
 
 
-def test_what_the_optimizer_does_with_groups_may_change(alone: None) -> None:
+def test_an_optimizers_group_settings_may_change(alone: None) -> None:
     def slower(function: Changing, _model: Table, iteration: int) -> None:
         function.optimizer.param_groups[0]["lr"] = 0.1 / (1 + iteration)
 
@@ -231,7 +231,7 @@ class _Second(Changing):
     ("kind", "complaint"),
     [(_Outside, r"group 0 has a parameter of shape \(2,\) that the model"), (_Second, "a second optimizer")],
 )
-def test_what_no_state_holds_is_refused_before_training(
+def test_parameters_in_no_state_are_refused_before_training(
     alone: None, kind: type[Changing], complaint: str
 ) -> None:
     with pytest.raises(WorkerFailureError, match=complaint):

@@ -85,20 +85,20 @@ def _train(function: Points) -> None:
         runner.run(iteration)
 
 
-def test_a_state_that_nothing_takes_back_is_refused(alone: None) -> None:
+def test_a_state_without_a_method_to_load_it_is_refused(alone: None) -> None:
     with pytest.raises(WorkerFailureError) as caught:
         runner_of(NotTakenBack({}))
     assert caught.value.message.startswith("state_dict() returns a state that nothing takes back")
 
 
-def test_weights_that_no_state_has_are_refused(alone: None) -> None:
+def test_weights_outside_every_state_are_refused(alone: None) -> None:
     with pytest.raises(WorkerFailureError) as caught:
         _train(Averaging({}))
     assert caught.value.message.startswith("train() changes the weights of self.average, which no state has")
 
 
 @pytest.mark.parametrize("kind", [Stored, OfOneIteration])
-def test_what_is_stored_or_not_needed_is_let_be(
+def test_stored_or_unneeded_attributes_are_accepted(
     alone: None, kind: type[Points], caplog: pytest.LogCaptureFixture
 ) -> None:
     _train(kind({}))
@@ -106,7 +106,7 @@ def test_what_is_stored_or_not_needed_is_let_be(
 
 
 @pytest.mark.parametrize(("kind", "name"), [(Counting, "seen"), (InPlace, "mean")])
-def test_what_may_matter_is_told_once(
+def test_attributes_that_may_matter_are_reported_once(
     alone: None, caplog: pytest.LogCaptureFixture, kind: type[Points], name: str
 ) -> None:
     _train(kind({}))

@@ -146,7 +146,7 @@ def test_copies_are_sent_in_idle_spans_once_these_are_known() -> None:
         ), "an idle span, in which training does not use the network"
 
 
-def test_a_copy_that_one_iteration_cannot_carry_is_spread_over_several() -> None:
+def test_a_copy_too_large_for_one_iteration_is_spread_over_several() -> None:
     training = idle_enough(size=5 * MB)
     training.run(160)
     # Half a second on the network; 0.24 s of the first span may be used, 0.48 s of all of an iteration.
@@ -155,7 +155,7 @@ def test_a_copy_that_one_iteration_cannot_carry_is_spread_over_several() -> None
     assert training.every() == {2}
 
 
-def test_without_idle_time_points_are_rare_and_what_is_left_is_sent_after_the_last_collective() -> None:
+def test_without_idle_time_points_are_rare_and_follow_the_collectives() -> None:
     training = Training(forward=0.0, collectives=[(0.0, 0.4), (0.0, 0.4)])
     training.run(100)
     assert training.plan["extension_seconds"] > 0.0
@@ -186,7 +186,7 @@ def test_points_are_as_frequent_as_servers_fail() -> None:
 
 
 @pytest.mark.parametrize("most_every", [1, 5])
-def test_points_are_no_rarer_than_their_owner_asks_for(most_every: int) -> None:
+def test_points_are_at_least_as_frequent_as_their_owner_asks(most_every: int) -> None:
     training = Training(forward=0.0, collectives=[(0.0, 0.4), (0.0, 0.4)], most_every=most_every)
     training.run(100)
     assert training.plan["every"] == max(most_every, 2)
@@ -194,7 +194,7 @@ def test_points_are_no_rarer_than_their_owner_asks_for(most_every: int) -> None:
     assert max(training.every(40)) <= max(most_every, 2), "or the one after, while the last is on its way"
 
 
-def test_reported_points_are_as_far_apart_as_they_really_are() -> None:
+def test_the_reported_interval_is_that_of_the_points() -> None:
     """Promises count on it (decision 0028), and writing takes its share of the time whatever the plan is."""
     training = idle_enough()
     training.pause_seconds = 5.0
@@ -211,13 +211,13 @@ def test_workers_weigh_points_by_the_operators_rate(sent: dict[str, Any], a_day:
     assert read.failures_per_second == pytest.approx(2 * a_day / 86_400), "of two servers"
 
 
-def test_a_rate_that_is_no_rate_is_refused() -> None:
+def test_an_invalid_failure_rate_is_refused() -> None:
     told = {**assignment_defaults(), **regression(), "rank": 0, "world_size": 1, "master_port": 1}
     with pytest.raises(ValueError, match="failures_per_server_day"):
         Assignment.from_message({**told, "failures_per_server_day": -1})
 
 
-def test_where_copies_cost_more_than_was_planned_points_become_rarer() -> None:
+def test_points_become_rarer_if_copies_cost_more_than_planned() -> None:
     training = idle_enough()
     training.interference = 0.1
     training.run(250)
@@ -231,7 +231,7 @@ def test_where_copies_cost_more_than_was_planned_points_become_rarer() -> None:
     assert training.every(4) == {1}, "and more frequent again once it is gone"
 
 
-def test_iterations_that_are_never_alike_give_no_plan_and_points_go_on_as_before() -> None:
+def test_irregular_iterations_get_no_plan_and_keep_their_points() -> None:
     training = idle_enough()
     for number in range(60 * (MOST_ATTEMPTS + 2)):
         training.collectives = [(0.1, 0.1)] * (1 + number % 3)
@@ -242,7 +242,7 @@ def test_iterations_that_are_never_alike_give_no_plan_and_points_go_on_as_before
     assert len(training.points) - late >= 9
 
 
-def test_a_job_whose_copies_go_nowhere_needs_no_plan() -> None:
+def test_a_job_without_peers_for_copies_gets_no_plan() -> None:
     training = idle_enough()
     training.copied = lambda: None  # type: ignore[method-assign]
     training.run(2 * PROFILED_ITERATIONS)
@@ -250,7 +250,7 @@ def test_a_job_whose_copies_go_nowhere_needs_no_plan() -> None:
     assert not training.allowed
 
 
-def test_where_training_stops_a_copy_waits_for_no_idle_span() -> None:
+def test_copies_do_not_wait_for_idle_time_once_training_stops() -> None:
     training = idle_enough(size=5 * MB)
     training.run(160)
     while training.idle():

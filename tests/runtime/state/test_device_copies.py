@@ -58,7 +58,7 @@ def bytes_of(values: Sequence[Tensor]) -> bytes:
 
 
 @given(sizes=SIZES, dtype=TYPES, count=st.integers(1, 4), size=st.integers(1, 100))
-def test_all_bytes_come_in_order_through_so_many_sub_buffers(
+def test_all_bytes_arrive_in_order_for_any_number_of_sub_buffers(
     sizes: list[int], dtype: torch.dtype, count: int, size: int
 ) -> None:
     device, values = Device(), values_of(sizes, dtype)
@@ -87,7 +87,7 @@ def test_a_chunk_keeps_its_bytes_until_the_next_one_is_asked_for() -> None:
         place += len(chunk)
 
 
-def test_a_reader_who_breaks_off_leaves_nothing_on_its_way() -> None:
+def test_a_reader_that_breaks_off_leaves_no_copy_in_flight() -> None:
     device = Device()
     way = copies(device, count=3, size=64)
     reading = way.chunks(values_of([16] * 10))

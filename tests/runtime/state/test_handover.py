@@ -67,7 +67,7 @@ def _asked(times: int) -> Callable[[], bool]:
     return lambda: next(left, None) is not None
 
 
-def test_a_successor_that_came_early_gets_the_shard_when_it_is_there(server: HandoverServer) -> None:
+def test_an_early_successor_gets_the_shard_once_it_exists(server: HandoverServer) -> None:
     received: list[torch.Tensor] = []
     waiting = threading.Thread(target=lambda: received.append(_receive(server.port)))
     waiting.start()
@@ -82,7 +82,7 @@ def test_a_second_successor_gets_it_too(server: HandoverServer) -> None:
     assert torch.equal(_receive(server.port, generation=5), WEIGHTS)
 
 
-def test_who_hands_over_knows_when_the_whole_shard_was_taken(server: HandoverServer) -> None:
+def test_the_sender_detects_when_the_whole_shard_was_taken(server: HandoverServer) -> None:
     server.publish(SHARD)
     assert not server.wait_until_taken(0.05), "nobody came"
     assert _open(server.port, secret="guessed", wanted=_asked(1)) is None
@@ -98,7 +98,7 @@ def test_without_the_secret_there_is_no_shard(server: HandoverServer) -> None:
     assert _open(server.port, secret="guessed", wanted=_asked(3)) is None
 
 
-def test_who_proves_nothing_takes_no_place_and_is_late(
+def test_unauthenticated_callers_block_no_handover(
     server: HandoverServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover, "_AUTHENTICATION_SECONDS", 600.0)
@@ -136,7 +136,7 @@ def test_a_shard_of_another_generation_is_not_taken(server: HandoverServer) -> N
     assert _open(server.port, predecessor=2, wanted=_asked(3)) is None
 
 
-def test_a_new_order_ends_the_waiting(server: HandoverServer) -> None:
+def test_a_new_order_ends_the_wait(server: HandoverServer) -> None:
     assert _open(server.port, wanted=_asked(3)) is None
 
 

@@ -54,7 +54,7 @@ class BatchOfATokenizer(UserDict[str, Tensor]):
     ],
     ids=lambda batch: type(batch).__name__,
 )
-def test_every_tensor_of_a_batch_is_moved_and_the_batch_keeps_its_type(batch: Any) -> None:
+def test_moving_a_batch_moves_every_tensor_and_keeps_its_type(batch: Any) -> None:
     moved = move_to(batch, META)
     assert devices_in(moved) == {"meta"}
     if not isinstance(batch, MappingProxyType):
@@ -62,7 +62,7 @@ def test_every_tensor_of_a_batch_is_moved_and_the_batch_keeps_its_type(batch: An
     assert devices_in(batch) == {"cpu"}, "the data set's own tensors stay where they are"
 
 
-def test_what_moves_itself_is_asked_to() -> None:
+def test_a_batchs_own_to_method_is_used() -> None:
     packed = move_to([pack_sequence([tensor()])], META)[0]
     assert packed.data.device == META
 

@@ -95,7 +95,7 @@ def _through_a_file(state: Any) -> Any:
     ],
     ids=lambda value: f"{type(value).__name__} {value}"[:40],
 )  # fmt: skip
-def test_what_a_state_can_hold_comes_back_as_it_was(value: Any) -> None:
+def test_values_of_a_state_survive_a_round_trip(value: Any) -> None:
     (again,) = _through_a_file([value])
     assert type(again) is type(value)
     assert repr(again) == repr(value)
@@ -111,7 +111,7 @@ def test_what_a_state_can_hold_comes_back_as_it_was(value: Any) -> None:
     ],
     ids=lambda array: f"{array.dtype.str} {array.shape}",
 )  # fmt: skip
-def test_arrays_come_back_with_type_and_order_and_can_be_written(array: Any) -> None:
+def test_arrays_come_back_writable_with_their_dtype_and_order(array: Any) -> None:
     again = _through_a_file({"array": array})["array"]
     assert (again.dtype, again.shape) == (array.dtype, array.shape)
     assert np.array_equal(again, array)
@@ -119,7 +119,7 @@ def test_arrays_come_back_with_type_and_order_and_can_be_written(array: Any) -> 
     again[...] = array[()]
 
 
-def test_text_and_keys_of_numpy_become_pythons_own() -> None:
+def test_numpy_texts_and_keys_become_python_ones() -> None:
     state = {np.int64(3): np.str_("a"), np.str_("name"): np.bytes_(b"b"), "seen": {np.int64(5)}}
     again = _through_a_file(state)
     assert again == state
@@ -144,7 +144,7 @@ def _own_list() -> list[Any]:
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_what_would_not_come_back_is_refused_with_its_path(value: Any) -> None:
+def test_a_value_that_cannot_be_restored_is_refused_with_its_path(value: Any) -> None:
     with pytest.raises(WorkerFailureError) as caught:
         check_portable(_parts({"seen": [{"last": value}]}))
     assert caught.value.reason == "function_error"
@@ -152,7 +152,7 @@ def test_what_would_not_come_back_is_refused_with_its_path(value: Any) -> None:
     assert "which a stored state cannot hold; give numbers," in caught.value.message
 
 
-def test_it_is_noticed_when_a_state_is_taken_at_any_iteration() -> None:
+def test_an_unportable_state_is_refused_at_any_iteration() -> None:
     parts = _parts({"best": 1.0})
     check_portable(parts)
     capture = ShardCapture(parts, generation=1, global_batch_size=4, rank=1, world_size=2)
@@ -198,7 +198,7 @@ def test_model_optimizer_and_scheduler_are_refused_by_name() -> None:
         assert caught.value.message.startswith(f"state_dict() {sentence}, which")
 
 
-def test_a_models_error_while_its_state_is_taken_is_its_own() -> None:
+def test_an_error_in_a_models_state_dict_is_the_models_own() -> None:
     for take in (check_portable, final_weights):
         with pytest.raises(WorkerFailureError) as caught:
             take(_parts(module=_Broken(2, 1)))

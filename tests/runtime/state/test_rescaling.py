@@ -158,7 +158,7 @@ def test_all_ranks_stop_after_the_same_iteration(agent: LocalAgent) -> None:
     assert [worker.end() for worker in generation.workers] == [0, 0, 0]
 
 
-def test_a_successor_without_the_secret_gets_nothing_and_can_be_sent_elsewhere(agent: LocalAgent) -> None:
+def test_a_successor_without_the_secret_gets_no_state(agent: LocalAgent) -> None:
     assignment = regression(iterations=60, device=PACE)
     old = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready().train_from_nothing()
     old.wait_for_iteration(2)
@@ -178,7 +178,7 @@ def test_a_successor_without_the_secret_gets_nothing_and_can_be_sent_elsewhere(a
     assert stranger.report()["iterations"] == 60
 
 
-def test_a_generation_that_waits_in_vain_can_be_suspended(agent: LocalAgent) -> None:
+def test_a_generation_waiting_for_a_state_can_be_suspended(agent: LocalAgent) -> None:
     generation = agent.start_generation(REGRESSION, regression(generation=2), 2).wait_until_ready()
     holder = {"tier": "memory", "address": LOOPBACK, "port": free_port()}
     nobody = {
@@ -192,7 +192,7 @@ def test_a_generation_that_waits_in_vain_can_be_suspended(agent: LocalAgent) -> 
         assert worker.end() == 0
 
 
-def test_ranks_that_start_send_no_model_before_they_are_told_to_begin_from_nothing(agent: LocalAgent) -> None:
+def test_ranks_broadcast_the_model_only_when_training_from_nothing(agent: LocalAgent) -> None:
     """A state that is loaded would write over it."""
     size = 4 << 20
     device = emulated(network=1e9)

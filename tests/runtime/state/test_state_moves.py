@@ -127,7 +127,7 @@ def test_copies_and_files_take_their_links(sender: Machine) -> None:
         assert sender.carried(link) == pytest.approx(1_000_000, abs=1e5)
 
 
-def test_on_real_devices_nothing_waits() -> None:
+def test_real_devices_add_no_waits() -> None:
     moves = StateMoves()
     begun = time.monotonic()
     moves.copied(10**15, begun)

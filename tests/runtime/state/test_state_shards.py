@@ -38,9 +38,7 @@ LAYOUTS = st.lists(st.tuples(st.sampled_from(DTYPES), SHAPES, st.booleans()), ma
 
 
 @given(LAYOUTS, st.integers(1, 9))
-def test_every_element_is_in_one_slice_and_the_replicated_ones_are_spread_evenly(
-    layout: list[TensorEntry], shards: int
-) -> None:
+def test_every_element_is_in_one_slice_and_slices_are_even(layout: list[TensorEntry], shards: int) -> None:
     cuts = cut(layout, shards)
     assert len(cuts) == shards
     seen = sorted(
@@ -62,9 +60,7 @@ def test_every_element_is_in_one_slice_and_the_replicated_ones_are_spread_evenly
 
 
 @given(LAYOUTS, st.integers(1, 9))
-def test_earlier_versions_cut_without_regard_to_what_is_rank_0s_alone(
-    layout: list[TensorEntry], shards: int
-) -> None:
+def test_earlier_versions_cut_replicated_tensors_evenly(layout: list[TensorEntry], shards: int) -> None:
     replicated = [entry for entry in layout if entry.replicated]
     alike = cut(replicated, shards)
     for slices, expected in zip(cut(layout, shards, fair=False), alike, strict=True):
@@ -111,7 +107,7 @@ STATES = st.recursive(
 
 
 @given(STATES)
-def test_a_state_is_taken_apart_and_put_together(state: Any) -> None:
+def test_a_state_is_cut_into_shards_and_joined_again(state: Any) -> None:
     rest, layout, tensors = take_apart(state, lambda path: True)
     again = put_together(rest, {entry.path: tensor for entry, tensor in zip(layout, tensors, strict=True)})
     assert repr(again) == repr(state)
@@ -142,7 +138,7 @@ def _shards(state: dict[str, Any], world_size: int) -> list[Shard]:
     return [own_shard(state, names, rank=rank, world_size=world_size, copy=True) for rank in ranks]
 
 
-def test_pytorch_alone_puts_the_files_of_a_state_together(tmp_path: Path) -> None:
+def test_shard_files_can_be_joined_with_pytorch_alone(tmp_path: Path) -> None:
     """The program of docs/functions.md, run as it stands there."""
     state = _state()
     for shard in _shards(state, 3):
@@ -158,7 +154,7 @@ def test_pytorch_alone_puts_the_files_of_a_state_together(tmp_path: Path) -> Non
     assert scope["rest"]["function"]["name"] == "mine"
 
 
-def test_each_file_holds_about_its_share_and_nothing_else(tmp_path: Path) -> None:
+def test_each_file_holds_only_its_share(tmp_path: Path) -> None:
     state = _state()
     state["model"]["large"] = torch.zeros(1_000_000)
     sizes = []
@@ -189,7 +185,7 @@ def test_a_state_of_earlier_versions_is_read_as_its_only_shard(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damage", ["cut off", "no shard", "no file", "other count", "code"])
-def test_a_file_that_is_no_shard_is_refused_with_its_name(tmp_path: Path, damage: str) -> None:
+def test_an_invalid_shard_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "0.pt"
     (shard,) = _shards(_state(), 1)
     write_shard(shard, path)
@@ -207,7 +203,7 @@ def test_a_file_that_is_no_shard_is_refused_with_its_name(tmp_path: Path, damage
         read_shard(path)
 
 
-def test_a_crash_while_a_shard_is_written_leaves_no_file_of_its_name(
+def test_a_crash_while_writing_a_shard_leaves_no_shard_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (shard,) = _shards(_state(), 1)
@@ -221,7 +217,7 @@ def test_a_crash_while_a_shard_is_written_leaves_no_file_of_its_name(
     assert not (tmp_path / "0.pt").exists()
 
 
-def test_what_is_sent_ahead_of_a_shard_describes_it_as_it_is_now() -> None:
+def test_a_shards_description_is_current_when_sent() -> None:
     """What lasts from shard to shard is described once; what changes never stands for it."""
     state = _state()
     own = {"compression": {"residual": torch.zeros(7)}}
@@ -252,7 +248,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @given(st.lists(st.sampled_from(sorted(CHANGES)), max_size=8), st.booleans())
-def test_what_is_remembered_of_earlier_shards_shows_in_none(changes: list[str], residuals: bool) -> None:
+def test_cached_parts_of_earlier_shards_never_leak_into_later_ones(
+    changes: list[str], residuals: bool
+) -> None:
     """A rank's shards of a generation are what they would be if each were the first."""
     state = _state()
     own = {"compression": {"residual": torch.zeros(7)}} if residuals else {}
@@ -269,7 +267,7 @@ def test_what_is_remembered_of_earlier_shards_shows_in_none(changes: list[str], 
             assert shard.bytes == alone.bytes == sum(map(len, alone.pieces()))
 
 
-def test_a_shard_holds_on_to_no_memory_that_a_tensor_has_left() -> None:
+def test_a_shard_keeps_no_memory_that_its_tensor_released() -> None:
     state = _state()
     cutter = ShardCutter(_parameters(state), rank=0, world_size=1)
     left = []
@@ -280,7 +278,7 @@ def test_a_shard_holds_on_to_no_memory_that_a_tensor_has_left() -> None:
     assert [one() is None for one in left] == [True, True, True, False]
 
 
-def test_a_description_with_more_than_plain_values_is_read_as_it_was() -> None:
+def test_a_description_with_rich_values_survives_a_round_trip() -> None:
     state = _state()
     state["function"]["graph"] = torch.eye(3).to_sparse()
     shard = own_shard(state, _parameters(state), rank=0, world_size=1, copy=False)
@@ -289,7 +287,7 @@ def test_a_description_with_more_than_plain_values_is_read_as_it_was() -> None:
     assert read["layout"] == shard.description["layout"]
 
 
-def test_a_description_that_is_none_is_refused() -> None:
+def test_an_invalid_description_is_refused() -> None:
     shard = own_shard(_state(), frozenset(), rank=0, world_size=1, copy=False)
     code = b"plain\n" + pickle.dumps({**shard.description, "surprise": Path})
     cut_off = describe_as_bytes(shard)[:-10]

@@ -29,6 +29,6 @@ def gradients_twice() -> list[torch.Tensor]:
     return found
 
 
-def test_the_first_iteration_adds_up_like_all_others() -> None:
+def test_the_first_iteration_sums_buckets_in_the_usual_order() -> None:
     for first, second in run_on_ranks(3, gradients_twice):
         assert torch.equal(first, second)

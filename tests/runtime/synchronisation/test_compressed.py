@@ -71,7 +71,7 @@ def test_a_plan_names_no_gradients_without_elements() -> None:
         synchroniser.takes(parts, {"weight": module.weight})
 
 
-def test_what_was_not_sent_is_a_part_of_the_state(agent: LocalAgent) -> None:
+def test_residuals_are_part_of_the_state(agent: LocalAgent) -> None:
     """Handed over from two ranks to one server's three, under a plan of their own."""
     before = compressed(PlacementShape(1, 2), "onebit")
     assignment = regression(iterations=10**6, runtime_plan=before)
@@ -105,9 +105,7 @@ def test_what_was_not_sent_is_a_part_of_the_state(agent: LocalAgent) -> None:
         ),
     ],
 )
-def test_a_plan_that_cannot_be_followed_is_refused_with_the_reason(
-    agent: LocalAgent, plan: Any, complaint: str
-) -> None:
+def test_an_impossible_plan_is_refused_with_the_reason(agent: LocalAgent, plan: Any, complaint: str) -> None:
     generation = agent.start_generation(REGRESSION, regression(runtime_plan=plan), 1)
     event = generation.leader.wait_for_event("failed")
     assert event["reason"] == "plan_refused"

@@ -60,7 +60,7 @@ def _close(plan: Plan, measured: Measured) -> bool:
     ],
     ids=["half the link", "twice the codec"],
 )
-def test_a_prediction_follows_what_changed_once_it_was_measured_anew(
+def test_a_prediction_changes_after_a_new_measurement(
     agent: LocalAgent, changed: Scene, planner: str
 ) -> None:
     before = _measured(agent, SCENE)

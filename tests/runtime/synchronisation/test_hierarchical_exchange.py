@@ -78,7 +78,7 @@ def assert_same_bits(one: Any, other: Any) -> None:
 @pytest.mark.parametrize(
     "shapes", [[(2, 2)], pytest.param([(2, 4), (4, 2)], marks=pytest.mark.slow)], ids=["4 ranks", "8 ranks"]
 )
-def test_both_ways_bring_the_same_bits(shapes: list[tuple[int, int]]) -> None:
+def test_flat_and_hierarchical_exchanges_give_the_same_bits(shapes: list[tuple[int, int]]) -> None:
     by_rank = run_on_ranks(math.prod(shapes[0]), exchange_both_ways, shapes)
     for number, shape in enumerate(shapes):
         for rank in by_rank:
@@ -133,7 +133,7 @@ def test_measured_links_replace_published_and_declared_ones() -> None:
 
 
 @pytest.mark.parametrize("link", [None, MeasuredLink(1e-4, 6.0)])
-def test_a_topology_tells_where_its_rates_are_from(link: MeasuredLink | None) -> None:
+def test_a_topology_names_the_sources_of_its_rates(link: MeasuredLink | None) -> None:
     assignment = cast(
         Assignment,
         SimpleNamespace(

@@ -150,20 +150,20 @@ def _compared(agent: LocalAgent, run: Run, family: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, indirect=True)
-def test_nothing_is_lost_under_a_lossless_plan(agent: LocalAgent, run: Run) -> None:
+def test_a_lossless_plan_does_not_change_the_loss(agent: LocalAgent, run: Run) -> None:
     assert _compared(agent, run, "lossless") == pytest.approx(1.0, rel=LOSSLESS_TOLERANCE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, indirect=True)
-def test_what_codecs_lose_that_nobody_named_does_not_show(agent: LocalAgent, run: Run) -> None:
+def test_default_codecs_do_not_change_the_loss(agent: LocalAgent, run: Run) -> None:
     assert _compared(agent, run, "lossy") <= 1.0 + LOSSY_TOLERANCE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["ef-signsgd", "onebit", "dgc"])
 @pytest.mark.parametrize("run", [PLAIN], indirect=True)
-def test_what_named_codecs_lose_is_made_up_for_beside_plain_steps(
+def test_error_feedback_recovers_the_loss_of_named_codecs_under_sgd(
     agent: LocalAgent, run: Run, codec: str
 ) -> None:
     """Beside others it may not be: `tests/communication/hooks/test_learning.py`."""
@@ -173,5 +173,7 @@ def test_what_named_codecs_lose_is_made_up_for_beside_plain_steps(
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["ef-signsgd", "onebit"])
 @pytest.mark.parametrize("run", ["recommender"], indirect=True)
-def test_so_is_what_signs_lose_of_the_recommender(agent: LocalAgent, run: Run, codec: str) -> None:
+def test_error_feedback_recovers_the_recommenders_loss_under_signs(
+    agent: LocalAgent, run: Run, codec: str
+) -> None:
     assert _compared(agent, run, f"lossy({codec})") <= 1.0 + LOSSY_TOLERANCE

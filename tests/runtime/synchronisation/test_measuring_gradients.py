@@ -42,7 +42,7 @@ def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dic
 
 
 @pytest.mark.live
-def test_profiling_tells_gradients_in_order_with_the_gaps_of_an_emulated_device(agent: LocalAgent) -> None:
+def test_profiling_reports_ordered_gradients_with_the_devices_gaps(agent: LocalAgent) -> None:
     profiles = told(agent, REGRESSION, regression(device=emulated(fixed_seconds=0.06)))
     assert [each["gpus"] for each in profiles] == [1, 2]
     for profile in profiles:
@@ -59,7 +59,7 @@ def test_profiling_tells_gradients_in_order_with_the_gaps_of_an_emulated_device(
         assert {each["codec"] for each in profile["codecs"]} == set(CODECS) - {"none"}
 
 
-def test_profiling_tells_how_sparse_tables_are(agent: LocalAgent) -> None:
+def test_profiling_reports_the_density_of_tables(agent: LocalAgent) -> None:
     assignment = {
         "function": {"entry": "recommender:Recommender"},
         "hyperparameters": {"global_batch_size": 64, "rating_count": 4000},
@@ -79,7 +79,7 @@ def test_profiling_tells_how_sparse_tables_are(agent: LocalAgent) -> None:
 
 
 @pytest.mark.live
-def test_profiling_tells_what_links_carry(agent: LocalAgent) -> None:
+def test_profiling_reports_link_rates(agent: LocalAgent) -> None:
     """Between servers a call of four is two steps of messages, and ranks of a server share its network."""
     device = emulated(fixed_seconds=0.02, latency_seconds=0.002, network=1e6, within_server=4e6)
     places = {"servers": [0, 0, 1, 1], "racks": [0, 0, 0, 0]}
@@ -98,7 +98,7 @@ def test_profiling_tells_what_links_carry(agent: LocalAgent) -> None:
     assert 0.0 <= four["between"]["latency_seconds"] <= 0.0025
 
 
-def test_densities_are_those_of_the_rows_that_were_touched(alone: None) -> None:
+def test_densities_are_shares_of_touched_rows(alone: None) -> None:
     model = nn.ModuleDict(
         {
             "rows": nn.Embedding(100, 3, sparse=True),
@@ -128,7 +128,7 @@ def test_densities_are_those_of_the_rows_that_were_touched(alone: None) -> None:
     assert found["table.weight"].densification.density == pytest.approx(0.01)
 
 
-def test_gaps_are_between_gradients_in_the_order_in_which_they_are_ready() -> None:
+def test_gaps_follow_the_order_in_which_gradients_are_ready() -> None:
     iterations = [
         IterationTimes(1.0, (("b", 0.1), ("a", 0.3)), 0.5, 0.0),
         IterationTimes(1.0, (("b", 0.1), ("a", 0.5)), 0.5, 0.0),
@@ -158,7 +158,7 @@ def test_times_are_of_watched_iterations_alone() -> None:
     assert found.other + found.exposed + found.ready[-1][1] == pytest.approx(found.seconds)
 
 
-def test_models_that_no_record_holds_are_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_too_large_for_a_record_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     iterations = [IterationTimes(1.0, (), 0.5, 0.0)]
 
     def fields(model: nn.Module) -> Any:
@@ -179,7 +179,7 @@ def test_models_that_no_record_holds_are_not_told_of(monkeypatch: pytest.MonkeyP
     assert fields(few) is None
 
 
-def test_a_window_tells_what_became_of_a_plan(agent: LocalAgent) -> None:
+def test_a_window_reports_measured_times_of_a_plan(agent: LocalAgent) -> None:
     """Zen's tables and compressed gradients in one: sizes, seconds and what is kept are those of both."""
     zen_kind, rest = zen(PACKED, "zen"), lossy_rest(PACKED)
     plan = runtime_plan(zen_kind, {"kind": "sparse", "choices": {}}, rest, family="lossy")
@@ -218,7 +218,7 @@ def test_without_a_plan_there_are_no_windows(agent: LocalAgent) -> None:
     assert "communication_window" not in kinds
 
 
-def test_windows_come_soon_and_then_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_come_early_and_then_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     told: list[dict[str, Any]] = []
     monkeypatch.setattr("workers.runtime.measuring.windows.time.monotonic", lambda: now[0])

@@ -48,14 +48,14 @@ def orders_for(profile: dict[str, Any], planner: str) -> GradientOrders:
 
 @pytest.mark.live
 @pytest.mark.parametrize("planner", ["cupcake", "espresso", "combined"])
-def test_levels_are_measured_under_the_plan_that_was_made_of_them(agent: LocalAgent, planner: str) -> None:
+def test_levels_are_measured_under_the_plan_made_from_them(agent: LocalAgent, planner: str) -> None:
     profiles = told(agent, REGRESSION, regression())
     _follow(agent, REGRESSION, regression(), profiles, planner)
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("planner", ["zen", "combined"])
-def test_so_are_those_of_models_with_sparse_gradients(agent: LocalAgent, planner: str) -> None:
+def test_sparse_models_are_measured_under_the_plan_made_from_them(agent: LocalAgent, planner: str) -> None:
     """In small batches few tags are touched, so that none of the tables is dense."""
     few = RECOMMENDER | {"hyperparameters": {"global_batch_size": 8, "rating_count": 4000}}
     profiles = told(agent, EXAMPLES / "recommender.py", few)
@@ -65,7 +65,7 @@ def test_so_are_those_of_models_with_sparse_gradients(agent: LocalAgent, planner
 
 @pytest.mark.live
 @pytest.mark.parametrize("planner", ["zen", "combined"])
-def test_groups_over_emulated_links_are_taken_down_after_each_level(agent: LocalAgent, planner: str) -> None:
+def test_process_groups_are_destroyed_after_each_level(agent: LocalAgent, planner: str) -> None:
     few = RECOMMENDER | {"hyperparameters": {"global_batch_size": 8, "rating_count": 4000}}
     device = emulated(within_server=1e7)
     linked = few | {"device": device, "places": {"servers": [0, 0], "racks": [0, 0]}}
@@ -95,7 +95,7 @@ def test_mixture_is_measured_under_linas_schedule(agent: LocalAgent) -> None:
     assert [worker.end() for worker in generation.workers] == [0, 0]
 
 
-def test_tables_with_rows_of_gradients_are_told_of_however_dense(alone: None) -> None:
+def test_tables_with_sparse_gradients_are_reported_at_any_density(alone: None) -> None:
     """Otherwise a plan of the other gradients would take them, and nobody could follow it."""
     model = nn.ModuleDict({"rows": nn.Embedding(100, 2, sparse=True), "table": nn.Embedding(100, 2)})
     densities = GradientDensities(model)

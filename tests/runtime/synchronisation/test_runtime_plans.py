@@ -35,7 +35,7 @@ SPARSE = {"kind": "sparse", "choices": {}}
         *(pytest.param(*one, marks=pytest.mark.live) for one in [("training", 2), ("profiling", 0)]),
     ],
 )
-def test_ranks_with_different_plans_refuse_before_they_exchange_anything(
+def test_ranks_with_different_plans_fail_before_any_exchange(
     agent: LocalAgent, purpose: str, odd: int
 ) -> None:
     usual, other = runtime_plan(), runtime_plan(SPARSE, BESIDE)
@@ -69,7 +69,7 @@ def test_ranks_with_different_plans_refuse_before_they_exchange_anything(
         (runtime_plan({**SPARSE, "choices": {"a": 1}}), "there is nothing to choose, but it was given ['a']"),
     ],
 )
-def test_a_plan_that_cannot_be_followed_fails_the_start_with_the_reason(
+def test_an_impossible_plan_fails_the_start_with_the_reason(
     agent: LocalAgent, plan: Mapping[str, Any], complaint: str
 ) -> None:
     assignment = regression(runtime_plan=plan)
@@ -81,7 +81,7 @@ def test_a_plan_that_cannot_be_followed_fails_the_start_with_the_reason(
     assert complaint in event["message"]
 
 
-def test_another_choice_of_the_plan_is_followed_and_trains_the_same(agent: LocalAgent) -> None:
+def test_following_another_plan_trains_the_same(agent: LocalAgent) -> None:
     reports = []
     for plan in (runtime_plan(), runtime_plan(SPARSE, BESIDE)):
         generation = agent.start_generation(REGRESSION, regression(runtime_plan=plan), 2).wait_until_ready()
@@ -95,7 +95,7 @@ def parts_of_the_recommender() -> TrainingParts:
 
 
 @pytest.mark.parametrize("in_buckets", [True, False])
-def test_what_was_chosen_for_dense_gradients_reaches_ddp(alone: None, in_buckets: bool) -> None:
+def test_settings_chosen_for_dense_gradients_reach_ddp(alone: None, in_buckets: bool) -> None:
     dense = {"kind": "dense", "choices": {"gradients_in_buckets": in_buckets}}
     plan = RuntimePlan.from_message(runtime_plan(SPARSE, dense))
     assert Synchronisation(plan, parts_of_the_recommender()).model.gradient_as_bucket_view is in_buckets
@@ -129,7 +129,9 @@ class Biases(GradientSynchroniser):
         return
 
 
-def test_each_kind_takes_what_those_before_it_left(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_takes_the_gradients_left_by_earlier_kinds(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "workers.runtime.synchronisation.together.KINDS", {"biases": Biases, "dense": DenseSynchroniser}
     )
@@ -144,13 +146,13 @@ def test_each_kind_takes_what_those_before_it_left(alone: None, monkeypatch: pyt
     assert seen[-1] == "after the backward pass"
 
 
-def test_without_its_sparse_kind_a_table_is_left_to_the_dense_one(alone: None) -> None:
+def test_without_a_sparse_kind_tables_go_to_the_dense_one(alone: None) -> None:
     with_it = Synchronisation(RuntimePlan.from_message(runtime_plan()), parts_of_the_recommender())
     without = Synchronisation(RuntimePlan.from_message(runtime_plan(BESIDE)), parts_of_the_recommender())
     assert set(with_it.model.parameters_to_ignore) > set(without.model.parameters_to_ignore) == set()
 
 
-def test_gradients_that_nobody_takes_are_refused(alone: None) -> None:
+def test_gradients_taken_by_no_kind_are_refused(alone: None) -> None:
     with pytest.raises(WorkerFailureError, match="to nobody"):
         Synchronisation(RuntimePlan.from_message(runtime_plan(SPARSE)), parts_of_the_recommender())
 
@@ -186,7 +188,7 @@ KINDS["residuals"] = Residuals
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_what_each_rank_keeps_has_the_same_sum_on_other_numbers_of_ranks(
+def test_per_rank_residuals_keep_their_sum_when_rescaled(
     agent: LocalAgent, tmp_path: Path, ranks: int
 ) -> None:
     """Two ranks keep 1 and 2; handed over through memory, then written to files."""

@@ -115,7 +115,7 @@ def test_a_level_is_measured_under_its_plan(agent: LocalAgent) -> None:
 
 
 @pytest.mark.live
-def test_the_others_notice_when_a_worker_is_killed_under_a_plan(agent: LocalAgent) -> None:
+def test_workers_under_a_plan_detect_a_killed_peer(agent: LocalAgent) -> None:
     plan = runtime_plan(zen(PlacementShape(1, 3), "zen"), SPARSE, espresso(PlacementShape(1, 3)))
     changes = {"runtime_plan": plan, "termination": {"max_iterations": 10**6, "target": None}}
     generation = agent.start_generation(SOURCE, recommender(**changes), 3).wait_until_ready()
@@ -125,7 +125,7 @@ def test_the_others_notice_when_a_worker_is_killed_under_a_plan(agent: LocalAgen
         assert survivor.wait_for_event("failed")["reason"] == "peer_lost"
 
 
-def test_a_plan_of_all_gradients_is_rescaled_with_what_was_not_sent(agent: LocalAgent) -> None:
+def test_rescaling_under_a_plan_keeps_its_residuals(agent: LocalAgent) -> None:
     """From two ranks to three, each with its own plan: no row of what OneBit has left is lost."""
     before = runtime_plan(zen(PACKED, "zen"), SPARSE, lossy_rest(PACKED), family="lossy")
     changes = {"termination": {"max_iterations": 10**6, "target": None}}
@@ -152,7 +152,7 @@ def test_a_plan_of_all_gradients_is_rescaled_with_what_was_not_sent(agent: Local
         (zen(PlacementShape(1, 1), "zen", tensors=[]) | {"kind": "magic"}, "no synchroniser 'magic'"),
     ],
 )
-def test_a_plan_that_cannot_be_followed_is_refused(agent: LocalAgent, plan: Any, complaint: str) -> None:
+def test_an_impossible_plan_is_refused(agent: LocalAgent, plan: Any, complaint: str) -> None:
     assignment = recommender(runtime_plan=runtime_plan(plan, SPARSE, DENSE))
     event = agent.start_generation(SOURCE, assignment, 1).leader.wait_for_event("failed")
     assert event["reason"] == "plan_refused"
