@@ -46,7 +46,7 @@ def drawn(rng: np.random.Generator, affine: bool, most: int = 10) -> FusionProbl
 
 
 @given(problems(AFFINE | THRESHOLD))
-def test_the_exact_program_equals_brute_force_and_takes_the_fewest_groups(problem: FusionProblem) -> None:
+def test_the_exact_program_equals_brute_force_with_fewest_groups(problem: FusionProblem) -> None:
     tried = tried_one_by_one(problem)
     answer = best_fusion(problem)
     assert answer.iteration_seconds == pytest.approx(min(tried.values()), abs=1e-9)
@@ -54,7 +54,7 @@ def test_the_exact_program_equals_brute_force_and_takes_the_fewest_groups(proble
 
 
 @given(problems(AFFINE | THRESHOLD))
-def test_the_timeline_is_that_of_its_rules(problem: FusionProblem) -> None:
+def test_the_timeline_follows_its_rules(problem: FusionProblem) -> None:
     for boundaries, seconds in tried_one_by_one(problem).items():
         assert iteration_seconds(problem, boundaries) == pytest.approx(seconds, abs=1e-9)
 
@@ -86,7 +86,7 @@ def test_the_search_is_exact_with_any_of_its_prunings(
     assert iteration_seconds(problem, found.boundaries) == pytest.approx(found.iteration_seconds, abs=1e-9)
 
 
-def test_the_prunings_leave_branches_out() -> None:
+def test_the_prunings_skip_branches() -> None:
     rng = np.random.default_rng(1)
     problem = fusion(
         rng.exponential(2.0, 14), rng.exponential(3.0, 14), AffineCost(1, 0.1), AffineCost(1, 0.3)
@@ -103,7 +103,7 @@ def test_the_prunings_leave_branches_out() -> None:
 
 
 @given(problems(AFFINE | THRESHOLD, most=40), st.integers(1, 40), st.floats(0.5, 50.0))
-def test_nothing_without_a_search_is_faster(problem: FusionProblem, groups: int, bucket_bytes: float) -> None:
+def test_no_heuristic_beats_the_search(problem: FusionProblem, groups: int, bucket_bytes: float) -> None:
     best = best_fusion(problem).iteration_seconds
     tensors = problem.tensors
     for boundaries in (
@@ -118,7 +118,7 @@ def test_nothing_without_a_search_is_faster(problem: FusionProblem, groups: int,
 
 
 @given(st.lists(st.tuples(SMALL, SMALL), min_size=1, max_size=30))
-def test_what_is_not_dominated_is_kept(pairs: list[tuple[float, float]]) -> None:
+def test_all_undominated_pairs_are_kept(pairs: list[tuple[float, float]]) -> None:
     first, second = np.array(pairs).T
     kept = [(first[one], second[one]) for one in not_dominated(first, second)]
     undominated = {
@@ -139,7 +139,7 @@ def test_merged_neighbours_are_the_same_model(problem: FusionProblem, most: int)
     assert iteration_seconds(merged, boundaries) == pytest.approx(iteration_seconds(problem, whole))
 
 
-def test_neighbours_are_merged_where_bytes_come_first_and_times_later() -> None:
+def test_merging_neighbours_bounds_bytes_and_times() -> None:
     backward, sizes = [0.0] * 50 + [1.0] * 50, [1.0] * 50 + [0.0] * 50
     problem = fusion(backward, sizes, AffineCost(1.0, 1.0), AffineCost(1.0, 1.0))
     merged, ends = merged_neighbours(problem, 11)
@@ -148,7 +148,7 @@ def test_neighbours_are_merged_where_bytes_come_first_and_times_later() -> None:
     assert merged.backward_seconds.max() <= 12.0
 
 
-def test_partitions_without_a_search() -> None:
+def test_heuristic_partitions_by_hand() -> None:
     assert even_split(10, 3) == (4, 7, 10)
     assert even_split(3, 9) == (1, 2, 3)
     assert naive_fusion(10) == (5, 10)

@@ -31,7 +31,7 @@ def test_a_measured_model_is_the_published_one(name: str) -> None:
     assert model.other_seconds == 0.25
 
 
-def test_all_of_them_are_there_and_another_is_refused() -> None:
+def test_published_models_exist_and_an_unknown_one_is_refused() -> None:
     assert set(MODELS) == set(PUBLISHED)
     with pytest.raises(ValueError, match="VGG16, LSTM"):
         measured_model("AlexNet")
@@ -52,7 +52,7 @@ def test_every_codec_but_none_loses_something() -> None:
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_codecs_take_what_was_measured(name: str) -> None:
+def test_codecs_take_the_measured_times(name: str) -> None:
     both, ratio = CODECS[name]
     codec = gpu_codec(name)
     sizes = [1, 1 << 20, 3 << 20]
@@ -63,14 +63,14 @@ def test_codecs_take_what_was_measured(name: str) -> None:
     assert not codec.exact
 
 
-def test_what_is_compressed_twice_takes_longer() -> None:
+def test_compressing_twice_takes_longer() -> None:
     codec = gpu_codec("dgc", two_levels=True)
     assert (codec.seconds_to_encode([1]) + codec.seconds_to_decode([1]))[0] == pytest.approx(1400e-6)
     with pytest.raises(ValueError, match="no published times of 'fp16'"):
         gpu_codec("fp16", two_levels=True)
 
 
-def test_no_codec_takes_no_time_and_loses_nothing() -> None:
+def test_the_codec_none_is_free_and_exact() -> None:
     codec = gpu_codec("none")
     assert codec.exact
     assert codec.seconds_to_encode([1 << 30])[0] == 0.0

@@ -19,7 +19,7 @@ def model(elements=(4, 0, 2), gaps=(0.1, 0.2, 0.3), names=("a", "b", "c"), **oth
     return ModelProfile("small", tuple(names), np.array(elements), np.array(gaps), **others)
 
 
-def test_a_model_tells_sizes_and_times() -> None:
+def test_a_model_has_sizes_and_times() -> None:
     one = model(other_seconds=0.4)
     assert one.sizes_bytes.tolist() == [16, 0, 8]
     assert (one.parameters, len(one)) == (6, 3)
@@ -45,18 +45,18 @@ def test_a_model_tells_sizes_and_times() -> None:
         ({"bytes_per_element": 3}, "not 3"),
     ],
 )
-def test_a_model_that_makes_no_sense_is_refused(wrong, says) -> None:
+def test_an_inconsistent_model_is_refused(wrong, says) -> None:
     with pytest.raises(ValueError, match=says):
         model(**wrong)
 
 
-def test_a_model_has_no_more_tensors_than_any_model_has() -> None:
+def test_a_models_number_of_tensors_is_bounded() -> None:
     many = (1 << 16) + 1
     with pytest.raises(ValueError, match="at most 65536 tensors"):
         ModelProfile.unnamed("large", np.ones(many, np.int64), np.ones(many))
 
 
-def test_profiles_cannot_be_changed_and_the_digest_tells_every_difference() -> None:
+def test_profiles_are_immutable_and_digests_show_every_difference() -> None:
     gaps = np.array([0.1, 0.2, 0.3])
     one = model(gaps=gaps)
     gaps[0] = 9.0
@@ -71,7 +71,7 @@ def test_profiles_cannot_be_changed_and_the_digest_tells_every_difference() -> N
     assert len({other.digest for other in [one, *others]}) == 7
 
 
-def test_gaps_follow_a_device_of_another_speed_and_sizes_a_smaller_model() -> None:
+def test_gaps_scale_with_device_speed_and_sizes_with_the_model() -> None:
     faster = model().with_times(0.06, 0.5)
     assert faster.gap_seconds == pytest.approx([0.01, 0.02, 0.03])
     assert faster.other_seconds == 0.5
@@ -91,7 +91,7 @@ def test_a_placement_has_a_gpu() -> None:
             PlacementShape(*wrong)
 
 
-def test_a_link_gives_the_share_that_is_left() -> None:
+def test_a_link_profile_leaves_out_the_share_used_by_others() -> None:
     link = LinkProfile(LinkRate(1e-4, 1e9), LinkRate(1e-5, 1e10), share=0.5)
     assert link.granted.seconds(5e8) == pytest.approx(1.0001)
     assert link.rate(spread=True) == LinkRate(1e-4, 5e8)
@@ -149,12 +149,12 @@ def test_one_size_alone_is_a_threshold() -> None:
         ({"decode": (1.0, 2.0, float("inf"))}, "number 2 is inf"),
     ],
 )
-def test_a_codec_that_makes_no_sense_is_refused(wrong, says) -> None:
+def test_an_inconsistent_codec_is_refused(wrong, says) -> None:
     with pytest.raises(ValueError, match=says):
         codec(**wrong)
 
 
-def test_collectives_receive_what_the_formulas_say() -> None:
+def test_received_bytes_of_collectives_follow_the_formulas() -> None:
     assert all_reduce_bytes(8, 64.0) == 112.0
     assert reduce_scatter_bytes(8, 64.0) == 56.0
     assert all_gather_bytes(8, 64.0) == 448.0
@@ -164,7 +164,7 @@ def test_collectives_receive_what_the_formulas_say() -> None:
     assert alone == [0.0] * 4
 
 
-def test_the_digest_of_a_plan_is_that_of_its_content() -> None:
+def test_a_plans_digest_is_that_of_its_content() -> None:
     assert content_digest({"a": 1, "b": [2.5]}) == content_digest({"b": [2.5], "a": 1, "digest": "any"})
     assert content_digest({"a": 1}) != content_digest({"a": 2})
     with pytest.raises(ValueError, match="JSON"):

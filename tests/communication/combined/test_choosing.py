@@ -54,9 +54,7 @@ def of(choice: PlanChoice, planner: str) -> float:
 @pytest.mark.parametrize("lossy", [False, True])
 @pytest.mark.parametrize("model", [pytest.param("LSTM", marks=pytest.mark.slow), "VGG16"])
 @pytest.mark.parametrize("placement", [FOUR_SERVERS, PlacementShape(1, 4)])
-def test_nothing_that_was_asked_is_predicted_faster(
-    model: str, lossy: bool, placement: PlacementShape
-) -> None:
+def test_the_chosen_plan_is_the_fastest_candidate(model: str, lossy: bool, placement: PlacementShape) -> None:
     asked = question(model=measured_model(model, 0.05), lossy=lossy, placement=placement)
     choice = choose(asked)
     chosen = choice.chosen.predicted.iteration_seconds
@@ -78,7 +76,7 @@ def lossy_choice() -> PlanChoice:
     return choose(question(lossy=True))
 
 
-def test_codecs_that_lose_something_are_used_where_a_job_allows_them_alone(
+def test_lossy_codecs_are_used_only_if_the_job_allows_them(
     lossy_choice: PlanChoice,
 ) -> None:
     for asked in (
@@ -94,7 +92,7 @@ def test_codecs_that_lose_something_are_used_where_a_job_allows_them_alone(
     assert {one.codec for one in (named.chosen, *named.beaten)} <= {"none", "ef-signsgd"}
 
 
-def test_plans_that_no_memory_is_left_for_are_not_taken(lossy_choice: PlanChoice) -> None:
+def test_plans_beyond_the_free_memory_are_rejected(lossy_choice: PlanChoice) -> None:
     free = lossy_choice
     none = choose(question(lossy=True, memory_bytes=0))
     assert (none.chosen.planner, none.beaten) == ("dense", ())
@@ -108,7 +106,7 @@ def test_plans_that_no_memory_is_left_for_are_not_taken(lossy_choice: PlanChoice
     )
 
 
-def test_sparse_gradients_go_zens_way_and_the_rest_another() -> None:
+def test_sparse_gradients_go_to_zen_and_the_rest_to_another_planner() -> None:
     """At sixteen servers gathering rows costs more than Zen, which beats everything without it."""
     asked = question(model=recommender(), sparse=(TABLE,), placement=PlacementShape(16, 1), lossy=True)
     choice = choose(asked)
@@ -121,7 +119,7 @@ def test_sparse_gradients_go_zens_way_and_the_rest_another() -> None:
     assert of(choice, "zen") == zen.predicted.iteration_seconds < of(choice, "dense")
 
 
-def test_no_plan_takes_rows_for_more() -> None:
+def test_no_dense_plan_includes_gradients_kept_as_rows() -> None:
     many = question(model=recommender(), sparse=(TABLE,), placement=PlacementShape(16, 1), lossy=True)
     choice = choose(many)
     planned = [one for one in (choice.chosen, *choice.beaten) if one.rest is not None]
@@ -140,7 +138,7 @@ def test_no_plan_takes_rows_for_more() -> None:
         assert TABLE.tensor not in rest.tensor_names
 
 
-def test_a_sparse_gradient_that_is_not_kept_as_rows_may_travel_with_the_others() -> None:
+def test_a_sparse_gradient_without_rows_may_join_the_dense_plan() -> None:
     """Compressed to a hundredth it is shorter than its rows; without codecs Zen is."""
     free = replace(TABLE, rows=False)
     lossy = question(model=recommender(), sparse=(free,), placement=PlacementShape(16, 1), lossy=True)
@@ -157,7 +155,7 @@ def test_a_sparse_gradient_that_is_not_kept_as_rows_may_travel_with_the_others()
     assert of(as_rows, "dense") < of(exact, "dense")
 
 
-def test_plans_of_the_rest_leave_sparse_gradients_out_and_keep_the_times() -> None:
+def test_plans_of_the_rest_omit_sparse_gradients_and_keep_times() -> None:
     rest = question(model=recommender()).beside({TABLE.tensor})
     assert rest is not None
     assert rest.tensor_names == ("tensor 0", "tensor 1", "tensor 2", "tensor 4")
@@ -168,7 +166,7 @@ def test_plans_of_the_rest_leave_sparse_gradients_out_and_keep_the_times() -> No
     assert kept.backward_seconds == pytest.approx(0.009)
 
 
-def test_a_gradient_without_elements_keeps_no_planner_away() -> None:
+def test_an_empty_gradient_excludes_no_planner() -> None:
     full = recommender()
     empty = replace(
         full,
@@ -185,7 +183,7 @@ def test_a_gradient_without_elements_keeps_no_planner_away() -> None:
     assert rest.tensor_names == full.tensor_names
 
 
-def test_half_precision_halves_what_travels_without_a_plan_alone() -> None:
+def test_half_precision_halves_the_bytes_of_dense_exchanges_only() -> None:
     """Under a plan all gradients travel as FP32."""
     single, half = (choose(question(lossy=True, dense_element_bytes=size)) for size in (4, 2))
     assert half.dense.predicted.bytes_between == single.dense.predicted.bytes_between / 2
@@ -207,12 +205,12 @@ def test_on_one_gpu_there_is_nothing_to_plan() -> None:
     assert (choice.chosen.planner, choice.beaten, choice.speedup) == ("dense", (), 1.0)
 
 
-def test_only_plans_that_can_be_carried_out_are_made() -> None:
+def test_only_executable_plans_are_made() -> None:
     choice = choose(question(lossy=True, planners=("dense", "cupcake")))
     assert {one.planner for one in (choice.chosen, *choice.beaten)} == {"dense", "cupcake"}
 
 
-def test_the_same_question_has_the_same_answer_and_another_one_another_digest(
+def test_equal_questions_have_equal_answers_and_others_other_digests(
     lossy_choice: PlanChoice,
 ) -> None:
     asked = question(lossy=True)
@@ -242,7 +240,7 @@ def test_a_model_of_thousands_of_tensors_is_planned_in_groups() -> None:
     assert choice.chosen.planner in ("cupcake", "combined")
 
 
-def test_what_makes_no_question_is_refused() -> None:
+def test_an_invalid_question_is_refused() -> None:
     with pytest.raises(ValueError, match="no tensor 'tensor 3' of 64000000 elements"):
         question(sparse=(TABLE,))
     with pytest.raises(ValueError, match="two sparsity profiles"):
@@ -253,7 +251,7 @@ def test_what_makes_no_question_is_refused() -> None:
         question(memory_bytes=-1)
 
 
-def test_codecs_of_one_name_are_one_algorithm_on_several_devices() -> None:
+def test_codecs_are_grouped_by_name_over_devices() -> None:
     found = question(lossy=True).allowed_codecs
     assert {name: [one.device for one in each] for name, each in found.items()} == {
         "random-k": [Device.GPU],

@@ -25,9 +25,7 @@ def end_of(spans: tuple[PredictedSpan, ...]) -> float:
 
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("asked", [DENSE_MODEL, SPARSE_MODEL], ids=["dense model", "sparse model"])
-def test_every_planners_timeline_ends_where_its_predicted_iteration_does(
-    asked: PlanQuestion, planner: str
-) -> None:
+def test_every_planners_timeline_ends_at_its_predicted_iteration(asked: PlanQuestion, planner: str) -> None:
     beside = ("zen",) if asked.sparse else ()
     only = replace(asked, planners=tuple(dict.fromkeys(("dense", planner, *beside))))
     for shape in (asked.placement, ONE_SERVER):
@@ -49,7 +47,7 @@ def test_each_link_serves_one_group_at_a_time() -> None:
         assert all(end <= begin + 1e-12 for (_, end), (begin, _) in zip(mine, mine[1:], strict=False))
 
 
-def test_sparse_gradients_are_exchanged_when_all_else_is_through() -> None:
+def test_sparse_gradients_are_exchanged_last() -> None:
     choice = choose(SPARSE_MODEL)
     spans = predicted_spans(SPARSE_MODEL, choice.chosen)
     table = [span for span in spans if span.group == 0 and span.stage != "backward"]

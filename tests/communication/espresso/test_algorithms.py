@@ -39,7 +39,7 @@ def on_gpu(choices: Choices) -> list[np.ndarray]:
     return [np.array([NONE, ON_GPU])] * len(choices.sizes)
 
 
-def test_larger_tensors_are_decided_first_and_of_equal_ones_those_that_are_ready_later() -> None:
+def test_tensors_are_decided_by_size_then_by_lateness() -> None:
     assert vector_e2().order.tolist() == [2, 1, 0]
 
 
@@ -63,7 +63,7 @@ def test_tensors_before_the_last_bubble_are_not_tried() -> None:
     assert without == 3 * 2 + 1
 
 
-def test_a_second_start_finds_what_passes_from_nothing_compressed_miss() -> None:
+def test_starting_all_compressed_finds_what_starting_with_none_misses() -> None:
     """The tensor that is decided first is compressed, after which compressing the other one is too late."""
     engine = engine_of((8, 1), [compressible(8, 2, 99, 1), compressible(8, 6, 99, 6)])
     choices = choices_of(engine, (8, 8))
@@ -148,7 +148,7 @@ def test_no_tensor_before_a_bubble_would_help(choices: Choices) -> None:
         assert not wrongly_removed(choices, np.array(strategy), (ON_GPU, ON_CPU))
 
 
-def test_where_gpus_decode_too_removal_is_wrong_once_in_thousands() -> None:
+def test_removal_on_decoding_gpus_is_wrong_less_than_once_in_1000() -> None:
     """A tensor that is compressed before a bubble may move another one's decoding behind a backward operation
     that others wait for. So the last passes of a selection remove nothing."""
     rng = np.random.default_rng(1)
@@ -166,7 +166,7 @@ def test_where_gpus_decode_too_removal_is_wrong_once_in_thousands() -> None:
 
 
 @given(instances(6, decodes=False))
-def test_a_pass_never_makes_an_iteration_longer_and_removal_costs_it_nothing(choices: Choices) -> None:
+def test_a_pass_never_lengthens_an_iteration(choices: Choices) -> None:
     start = nothing(choices)
     strategy, seconds = decide(choices, start, on_gpu(choices))
     assert seconds == choices.engine.seconds(strategy) <= choices.engine.seconds(start)

@@ -52,7 +52,7 @@ def test_published_schemes_are_in_the_tree() -> None:
     assert belongs(FP32)
 
 
-def test_each_payload_is_decoded_by_itself_unless_told_otherwise() -> None:
+def test_each_payload_is_decoded_separately_by_default() -> None:
     """Eight payloads of 3,125,000 elements, which is beyond the size up to which times are constant."""
     small = np.array([8_000_000])
     decode = operations(inter_all_gather(Device.GPU), SHAPE)[3]
@@ -77,7 +77,7 @@ def test_a_servers_processors_compress_for_all_its_gpus() -> None:
     assert COSTS.seconds(first_alone, ELEMENTS)[0] == pytest.approx(4 * 25e6 * 8 / 16e9)
 
 
-def test_upper_bounds_take_compression_for_free_and_one_channel_may_stand_for_both() -> None:
+def test_upper_bounds_assume_free_compression_or_one_channel() -> None:
     free = replace(COSTS, free_compression=True)
     assert milliseconds(inter_all_gather(Device.GPU), Resource.GPU, free) == [0.0, 0.0]
     model = ModelProfile.unnamed("one", ELEMENTS, np.zeros(1))
@@ -129,7 +129,7 @@ def _counted_otherwise(operation: Operation) -> bool:
     return summed or routine in (Routine.GATHER, Routine.BROADCAST)
 
 
-def test_no_cost_is_negative_or_endless_over_the_whole_tree() -> None:
+def test_all_costs_of_the_tree_are_finite_and_not_negative() -> None:
     model = ModelProfile.unnamed("sizes", np.array([1, 3, 64, 1000, 1 << 28]), np.zeros(5))
     for shape in (SHAPE, PlacementShape(1, 8), PlacementShape(8, 1), PlacementShape(1, 1)):
         table = option_table(model, replace(COSTS, shape=shape), options()[::3])
@@ -146,12 +146,12 @@ def test_no_cost_is_negative_or_endless_over_the_whole_tree() -> None:
         ({"cpu_servers": 0}, "at least one operation at a time, not 0"),
     ],
 )
-def test_cost_models_that_fit_together_in_no_way_are_refused(wrong: dict, says: str) -> None:
+def test_inconsistent_cost_models_are_refused(wrong: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         replace(COSTS, **wrong)
 
 
-def test_tables_refuse_what_cannot_be_sent() -> None:
+def test_tables_refuse_gradients_that_cannot_be_sent() -> None:
     model = ModelProfile("m", ("a", "empty"), np.array([4, 0]), np.zeros(2))
     with pytest.raises(ValueError, match="tensor 'empty' has no elements"):
         option_table(model, COSTS, [FP32])

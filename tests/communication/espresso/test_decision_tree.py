@@ -42,7 +42,7 @@ def test_flat_and_hierarchical_options_are_as_many_as_derived() -> None:
     assert sum(map(is_hierarchical, gpu_options())) == 162
 
 
-def test_a_gradient_is_compressed_only_where_it_is_not_and_ends_uncompressed() -> None:
+def test_steps_never_compress_twice_and_end_uncompressed() -> None:
     for option in options():
         compressed = False
         for step in option:
@@ -54,7 +54,7 @@ def test_a_gradient_is_compressed_only_where_it_is_not_and_ends_uncompressed() -
         assert not compressed
 
 
-def test_second_steps_undo_the_first_ones_in_reverse() -> None:
+def test_second_steps_mirror_the_first_ones() -> None:
     for option in options():
         waiting: list[Step] = []
         for step in option:
@@ -66,7 +66,7 @@ def test_second_steps_undo_the_first_ones_in_reverse() -> None:
         assert not waiting
 
 
-def test_constraints_prune() -> None:
+def test_constraints_prune_the_tree() -> None:
     hierarchical = restricted(options(), flat=False, devices=(Device.GPU,), most_compressions=1)
     assert hierarchical
     for option in hierarchical:
@@ -95,7 +95,7 @@ def test_on_the_other_device_an_option_stays_in_the_tree() -> None:
 REDUCTION: Option = (Step(Task.COMM1, Routine.REDUCE, Level.INTRA),)
 
 
-def test_what_is_no_path_does_not_belong() -> None:
+def test_an_invalid_path_is_not_in_the_tree() -> None:
     assert not belongs(REDUCTION)
     assert not belongs(())
 
@@ -113,7 +113,7 @@ def test_what_is_no_path_does_not_belong() -> None:
         ("Comm/all-reduce/gpu", "gpu"),
     ],
 )
-def test_codes_that_are_none_are_refused(code: str, says: str) -> None:
+def test_invalid_codes_are_refused(code: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         option_from_code(code)
 

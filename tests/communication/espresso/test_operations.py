@@ -45,7 +45,7 @@ def test_ranks_hold_the_same_values_after_lossy_options_too(shape: PlacementShap
             np.testing.assert_array_equal(rank.sums, first.sums, option_code(option))
 
 
-def test_exchanges_with_nobody_are_left_out_and_compression_for_them_too() -> None:
+def test_exchanges_among_one_participant_are_left_out() -> None:
     alone = PlacementShape(1, 1)
     assert {operations(option, alone) for option in options()} == {()}
     for option in gpu_options():

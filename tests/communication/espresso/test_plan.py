@@ -39,7 +39,7 @@ def plan(**others: Any) -> EspressoPlan:
 TOLD = plan().to_message()
 
 
-def test_it_predicts_what_it_gains() -> None:
+def test_a_plan_predicts_its_gain_over_dense() -> None:
     made = plan()
     assert not made.lossless
     assert made.codec == "random-k"
@@ -52,7 +52,7 @@ def test_it_predicts_what_it_gains() -> None:
         assert told.iteration_seconds - told.exposed_seconds >= MODEL.compute_seconds - 1e-9
 
 
-def test_what_is_exposed_and_what_is_computed_make_the_iteration() -> None:
+def test_exposed_and_computed_time_add_up_to_the_iteration() -> None:
     told = plan(codecs={}).predicted
     assert told.iteration_seconds == pytest.approx(MODEL.compute_seconds + told.exposed_seconds)
 
@@ -80,7 +80,7 @@ def test_buffers_are_a_few_times_the_model() -> None:
     assert 4 * MODEL.parameters < made.buffer_bytes < 4 * 4 * MODEL.parameters
 
 
-def test_ranks_read_what_the_plan_tells() -> None:
+def test_ranks_read_the_plans_message() -> None:
     made = plan()
     orders = orders_from_message(made.to_message())
     assert (orders.placement, orders.codec, orders.bytes_per_element) == (SHAPE, "random-k", 4)
@@ -127,7 +127,7 @@ def message(**changes: Any) -> dict[str, Any]:
         ({"bytes_per_element": None}, "bytes_per_element of a plan"),
     ],
 )
-def test_messages_that_no_plan_has_are_refused(changes: dict[str, Any], says: str) -> None:
+def test_malformed_plan_messages_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         orders_from_message(message(**changes))
 

@@ -93,7 +93,7 @@ def optimum(question: Question, candidates: list[np.ndarray]) -> float:
 
 
 @pytest.mark.parametrize("seed", seeds(4, quick=2))
-def test_of_two_tensors_and_all_options_for_gpus_it_finds_the_best_or_nearly(seed: int) -> None:
+def test_selection_is_near_the_optimum_for_two_tensors_on_gpus(seed: int) -> None:
     question = small_question(seed, 2, (Device.GPU,), PlacementShape(4, 4))
     best = optimum(question, [np.arange(len(question.options))] * 2)
     for exact in (False, True):
@@ -103,9 +103,7 @@ def test_of_two_tensors_and_all_options_for_gpus_it_finds_the_best_or_nearly(see
 
 @pytest.mark.parametrize("seed", seeds(6, quick=2))
 @pytest.mark.parametrize("tensors", [3, 4])
-def test_of_a_few_tensors_and_undominated_options_it_finds_the_best_or_nearly(
-    tensors: int, seed: int
-) -> None:
+def test_selection_is_near_the_optimum_for_a_few_tensors(tensors: int, seed: int) -> None:
     question = small_question(100 + seed, tensors, tuple(Device), PlacementShape(2, 4))
     by_size = question.candidates(question.columns_on(*Device))
     each = [by_size[row] for row in question.table.size_of]
@@ -116,7 +114,7 @@ def test_of_a_few_tensors_and_undominated_options_it_finds_the_best_or_nearly(
 
 
 @pytest.mark.parametrize("seed", seeds(40, quick=10))
-def test_a_selection_ends_where_no_single_change_helps(seed: int) -> None:
+def test_no_single_change_improves_a_selection(seed: int) -> None:
     question = small_question(200 + seed, 5, tuple(Device), PlacementShape(4, 2))
     selection = select(question)
     by_size = question.candidates(question.columns_on(*Device))
@@ -134,7 +132,7 @@ def test_dominated_options_need_no_less_of_anything() -> None:
     assert undominated(totals, np.array([], dtype=np.int64)).tolist() == []
 
 
-def test_few_options_are_left_of_all_that_a_size_has() -> None:
+def test_few_options_of_a_size_are_undominated() -> None:
     question = question_for(WORKLOADS[5], PCIE, PlacementShape(8, 8))
     left = question.candidates(question.columns_on(Device.GPU))
     assert max(map(len, left)) < 30
@@ -151,7 +149,7 @@ def test_byteps_compress_leaves_small_tensors_alone() -> None:
     assert np.array_equal(compressed, question.model.sizes_bytes >= 65_536)
 
 
-def test_myopic_takes_least_by_itself() -> None:
+def test_myopic_minimises_each_tensors_own_time() -> None:
     question = question_for(WORKLOADS[3], PCIE, PlacementShape(8, 8))
     isolated = question.table.chains.isolated[question.table.size_of]
     chosen = isolated[np.arange(len(isolated)), myopic(question)]
@@ -159,7 +157,7 @@ def test_myopic_takes_least_by_itself() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda one: one.name)
-def test_variants_choose_within_their_restriction_and_gain_nothing_by_it(variant) -> None:
+def test_restricted_variants_obey_and_never_beat_the_full_search(variant) -> None:
     """But what greedy passes from the same starts find by chance: half a percent."""
     question = question_for(WORKLOADS[3], PCIE, PlacementShape(8, 8))
     restricted_question = variant.restricted(question)
@@ -191,7 +189,7 @@ def test_without_a_codec_nothing_is_compressed() -> None:
     assert not question.compressions[selection.strategy].any()
 
 
-def test_what_no_plan_can_do_is_refused_with_words() -> None:
+def test_impossible_constraints_are_refused_with_a_reason() -> None:
     question = question_for(WORKLOADS[3], PCIE, PlacementShape(8, 8))
     selection = select(question)
     assert refusal(question, selection.seconds) is None

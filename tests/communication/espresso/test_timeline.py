@@ -90,7 +90,7 @@ def test_vector_e5() -> None:
     assert engine.seconds(np.array([ON_GPU, ON_CPU])) == 9.5
 
 
-def test_an_iteration_has_its_other_seconds_and_its_backward_pass_even_where_nothing_is_sent() -> None:
+def test_an_iteration_without_sends_is_its_computation() -> None:
     engine = engine_of((1, 2), [[[]], [[]]], other_seconds=4.0)
     assert engine.seconds(np.zeros(2, dtype=np.int64)) == 7.0
     assert engine.last_bubble(np.zeros(2, dtype=np.int64)) == 0
@@ -115,19 +115,19 @@ def engines(draw: st.DrawFn, cpu_servers: int = 1) -> tuple[TimelineEngine, np.n
 
 
 @given(engines())
-def test_it_ends_when_a_simulation_by_queues_does(given_: tuple[TimelineEngine, np.ndarray]) -> None:
+def test_the_timeline_ends_when_a_queue_simulation_does(given_: tuple[TimelineEngine, np.ndarray]) -> None:
     engine, strategy = given_
     assert engine.seconds(strategy) == plain_end(engine, list(strategy))
 
 
 @given(engines(cpu_servers=2))
-def test_processors_may_serve_two_at_once(given_: tuple[TimelineEngine, np.ndarray]) -> None:
+def test_a_cpu_may_serve_two_operations_at_once(given_: tuple[TimelineEngine, np.ndarray]) -> None:
     engine, strategy = given_
     assert engine.seconds(strategy) == plain_end(engine, list(strategy), cpu_servers=2)
 
 
 @given(engines())
-def test_no_resource_does_two_things_at_once_and_chains_keep_their_order(
+def test_resources_serve_one_operation_and_chains_keep_their_order(
     given_: tuple[TimelineEngine, np.ndarray],
 ) -> None:
     engine, strategy = given_
@@ -156,7 +156,7 @@ def test_single_exchanges_are_a_flow_shop_of_two_machines(jobs: list[tuple[float
 
 
 @given(engines(), st.data())
-def test_the_best_candidate_is_that_of_whole_runs(
+def test_the_best_candidate_equals_that_of_full_evaluations(
     given_: tuple[TimelineEngine, np.ndarray], data: st.DataObject
 ) -> None:
     """Though what comes before the tensor is served once, and hopeless candidates are given up early."""

@@ -31,7 +31,7 @@ def decoded(codec: Codec, values: Tensor, seed: int = 5) -> Tensor:
     return found
 
 
-def test_there_is_every_codec_of_the_library() -> None:
+def test_every_codec_of_the_library_is_implemented() -> None:
     assert set(CODECS) == set(WIRE_FORMATS)
     with pytest.raises(ValueError, match="no codec 'zip'"):
         codec_named("zip")
@@ -39,7 +39,7 @@ def test_there_is_every_codec_of_the_library() -> None:
 
 @pytest.mark.parametrize("name", CODECS)
 @pytest.mark.parametrize("elements", SIZES)
-def test_payloads_have_the_bytes_that_planners_count_on(name: str, elements: int) -> None:
+def test_payloads_have_the_sizes_that_planners_assume(name: str, elements: int) -> None:
     codec, values = codec_named(name), normal(elements)
     kept = values.clone()
     payload = codec.encode(values, 3)
@@ -51,7 +51,7 @@ def test_payloads_have_the_bytes_that_planners_count_on(name: str, elements: int
 
 @pytest.mark.parametrize("name", CODECS)
 @pytest.mark.parametrize("elements", SIZES)
-def test_what_is_added_is_what_is_decoded_wherever_the_payload_lies(name: str, elements: int) -> None:
+def test_adding_a_payload_equals_decoding_it_at_any_alignment(name: str, elements: int) -> None:
     codec, values = codec_named(name), normal(elements)
     payload = codec.encode(values, 3)
     elsewhere = torch.cat([torch.zeros(3, dtype=torch.uint8), payload])[3:]
@@ -60,7 +60,7 @@ def test_what_is_added_is_what_is_decoded_wherever_the_payload_lies(name: str, e
     torch.testing.assert_close(sums, 2.0 - 0.5 * decoded(codec, values, 3))
 
 
-def test_bits_come_back_in_their_order() -> None:
+def test_packed_bits_unpack_in_order() -> None:
     for count in (1, 7, 8, 9, 64, 100):
         bits = normal(count) > 0
         assert torch.equal(unpack(pack(bits), count), bits)
@@ -77,7 +77,7 @@ def test_the_vectors_of_the_specification() -> None:
     assert decoded(OneBit(), torch.tensor([-1.0, -3.0])).tolist() == [-2.0, -2.0]
 
 
-def test_half_precision_keeps_whole_numbers_and_what_is_finite_finite() -> None:
+def test_half_precision_keeps_integers_and_finiteness() -> None:
     values = torch.arange(-1024.0, 1024.0)
     assert torch.equal(decoded(HalfPrecision(), values), values)
     large = decoded(HalfPrecision(), torch.tensor([1e9, -1e9, torch.inf, torch.nan]))
@@ -87,7 +87,7 @@ def test_half_precision_keeps_whole_numbers_and_what_is_finite_finite() -> None:
 
 @pytest.mark.parametrize("kind", [RandomK, DGC])
 @pytest.mark.parametrize("elements", SIZES[1:])
-def test_sparse_codecs_send_values_as_they_are_and_nothing_else(
+def test_sparse_codecs_send_exact_values_and_zeros_elsewhere(
     kind: type[RandomK | DGC], elements: int
 ) -> None:
     values = normal(elements)
@@ -100,7 +100,7 @@ def test_sparse_codecs_send_values_as_they_are_and_nothing_else(
     assert not kind().exact
 
 
-def test_random_indices_are_alike_for_one_seed_and_reach_every_element_alike() -> None:
+def test_random_indices_follow_the_seed_and_are_uniform() -> None:
     codec = RandomK(WireFormat(kept_share=0.1, value_bits=32, index_bits=32))
     times = torch.zeros(203)
     for seed in range(4000):
@@ -126,19 +126,19 @@ def test_dgc_sends_the_largest_magnitudes(elements: int) -> None:
 
 
 @pytest.mark.parametrize("values", [torch.ones(40_000), torch.zeros(40_000)])
-def test_dgc_does_not_send_more_where_all_magnitudes_are_equal(values: Tensor) -> None:
+def test_dgc_sends_its_share_if_all_magnitudes_are_equal(values: Tensor) -> None:
     sent = decoded(DGC(), values)
     assert int((sent != 0).sum()) <= 400
     assert torch.equal(sent[sent != 0], values[sent != 0])
 
 
-def test_of_few_large_values_dgc_sends_all_and_no_index_twice() -> None:
+def test_dgc_sends_all_of_a_few_large_values_once() -> None:
     values = torch.zeros(50_000)
     values[[7, 49_999]] = torch.tensor([3.0, -5.0])
     assert torch.equal(decoded(DGC(), values), values)
 
 
-def test_forgetting_sets_back_what_was_sent_alone() -> None:
+def test_forgetting_resets_only_the_sent_elements() -> None:
     codec, values = DGC(), normal(30_000)
     values[0] = 1e-6
     payload = codec.encode(values, 0)

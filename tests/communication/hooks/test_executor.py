@@ -93,7 +93,9 @@ LOSSY = [("fp16", ELEMENTS), ("dgc", ELEMENTS)]
     ],
     ids=["each option on two servers", "all cases", "some on one server", "some on servers with one GPU"],
 )
-def test_options_sum(shape: PlacementShape, cases: list[tuple[str, int]], stride: int) -> None:
+def test_every_option_sums_gradients_on_all_ranks(
+    shape: PlacementShape, cases: list[tuple[str, int]], stride: int
+) -> None:
     assert len(gpu_options()) == 174
     told = run_on_ranks(4, sums_under_options, shape, cases, stride)
     for number, case in enumerate(cases):

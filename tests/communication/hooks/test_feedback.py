@@ -54,7 +54,7 @@ def decoded(codec: Codec, payload: Tensor, pieces: list[range]) -> Tensor:
 @pytest.mark.parametrize(
     "pieces", [[range(101)], [range(40), range(40, 80), range(80, 101), range(101, 101)]]
 )
-def test_what_was_sent_and_what_is_left_are_all_gradients(name: str, pieces: list[range]) -> None:
+def test_sent_values_and_residuals_add_up_to_the_gradients(name: str, pieces: list[range]) -> None:
     codec, row = codec_named(name), Row(0, 0, 0, 101)
     feedback = ErrorFeedback(codec)
     sent, given = torch.zeros(101, dtype=torch.float64), torch.zeros(101, dtype=torch.float64)
@@ -67,7 +67,7 @@ def test_what_was_sent_and_what_is_left_are_all_gradients(name: str, pieces: lis
     assert left.values.abs().sum() > 0
 
 
-def test_a_codec_that_loses_nothing_keeps_nothing() -> None:
+def test_a_lossless_codec_keeps_no_residuals() -> None:
     feedback = ErrorFeedback(codec_named("none"))
     feedback.encode(Row(0, 0, 0, 9), normal(9, 0), [range(9)], 1)
     assert feedback.kept(LAYOUT) == []
@@ -85,7 +85,7 @@ def test_residuals_of_the_specification() -> None:
         assert feedback.kept([[Segment("x", 0, 4)]])[0].values.tolist() == expected
 
 
-def test_momentum_is_corrected_and_forgotten_where_it_was_sent() -> None:
+def test_momentum_is_corrected_and_reset_where_it_was_sent() -> None:
     """Against the published rule, step by step: u = 0.9 u + g, v = v + u; both 0 where v was sent."""
     codec = DGC(TENTH)
     feedback, row = ErrorFeedback(codec, momentum=0.9), Row(0, 0, 0, 100)
@@ -103,7 +103,7 @@ def test_momentum_is_corrected_and_forgotten_where_it_was_sent() -> None:
     torch.testing.assert_close(velocity.values, u)
 
 
-def test_momentum_is_refused_where_it_makes_no_sense() -> None:
+def test_momentum_is_refused_for_unsuitable_codecs() -> None:
     for momentum in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="below 1"):
             ErrorFeedback(DGC(), momentum)
@@ -111,13 +111,13 @@ def test_momentum_is_refused_where_it_makes_no_sense() -> None:
         ErrorFeedback(codec_named("onebit"), 0.9)
 
 
-def test_what_is_encoded_anew_on_its_way_has_had_its_momentum() -> None:
+def test_re_encoding_on_the_way_adds_no_momentum() -> None:
     feedback, row = ErrorFeedback(DGC(TENTH), momentum=0.9), Row(0, 1, 0, 100)
     feedback.encode(row, normal(100, 0), [range(100)], 0)
     assert {each.kind for each in feedback.kept(LAYOUT)} == {RESIDUAL}
 
 
-def test_copies_count_for_their_own_rank_alone() -> None:
+def test_copies_are_resumed_only_by_their_own_rank() -> None:
     feedback, row = ErrorFeedback(DGC(TENTH), momentum=0.9), Row(0, 0, 0, 100)
     feedback.encode(row, normal(100, 0), [range(100)], 0)
     rows = {each.parameter: each.values.clone() for each in feedback.kept(LAYOUT) if each.kind == RESIDUAL}
@@ -133,7 +133,7 @@ def test_copies_count_for_their_own_rank_alone() -> None:
 
 @pytest.mark.parametrize(("name", "momentum"), [(name, 0.0) for name in LOSSY] + [("dgc", 0.9)])
 @pytest.mark.parametrize("elements", [100, 20_000])
-def test_no_codec_hides_or_keeps_what_is_not_finite(name: str, momentum: float, elements: int) -> None:
+def test_nonfinite_values_pass_through_and_are_never_kept(name: str, momentum: float, elements: int) -> None:
     feedback, row = ErrorFeedback(codec_named(name), momentum), Row(0, 0, 0, elements)
     whole = [range(elements)]
     for bad in (torch.inf, -torch.inf, torch.nan):
@@ -146,7 +146,7 @@ def test_no_codec_hides_or_keeps_what_is_not_finite(name: str, momentum: float, 
     assert found.isfinite().all()
 
 
-def test_pieces_are_chosen_from_differently_and_alike_on_all_ranks() -> None:
+def test_random_choices_differ_by_piece_and_agree_on_all_ranks() -> None:
     pieces = [range(50), range(50, 100)]
     found = []
     for values in (normal(100, 1), normal(100, 2)):
@@ -181,7 +181,9 @@ def rows_of(ranks: int, rank: int, points: int = 1) -> list[Row]:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (4, 4), (4, 2), (2, 4), (3, 5), (8, 1)])
 @pytest.mark.parametrize("points_after", [1, 3])
-def test_the_sum_stays_at_any_number_of_ranks_and_points(before: int, after: int, points_after: int) -> None:
+def test_residuals_keep_their_sum_for_any_ranks_and_points(
+    before: int, after: int, points_after: int
+) -> None:
     kept = []
     for rank in range(before):
         rows = {
@@ -204,7 +206,7 @@ def test_the_sum_stays_at_any_number_of_ranks_and_points(before: int, after: int
         torch.testing.assert_close(values, expected[name])
 
 
-def test_the_same_ranks_go_on_with_the_same_bits() -> None:
+def test_the_same_ranks_resume_with_the_same_bits() -> None:
     feedback = ErrorFeedback(DGC(TENTH), momentum=0.5)
     row = Row(0, 0, 60, 40)
     feedback.encode(row, normal(40, 0), [range(60, 100)], 0)
@@ -217,7 +219,7 @@ def test_the_same_ranks_go_on_with_the_same_bits() -> None:
     assert torch.equal(first, second)
 
 
-def test_what_has_no_place_is_given_back_but_no_momentum() -> None:
+def test_residuals_without_a_place_are_returned_and_momentum_dropped() -> None:
     kept = [
         Kept(RESIDUAL, "a", 0, 60, torch.arange(10.0)),
         Kept(RESIDUAL, "unknown", 0, 0, torch.ones(3)),

@@ -93,7 +93,7 @@ def ratios() -> Iterator[dict[tuple[str, str], float]]:
 
 
 @pytest.mark.slow
-def test_error_feedback_makes_up_for_what_codecs_lose_where_updates_are_in_proportion_to_gradients(
+def test_error_feedback_recovers_the_loss_under_sgd(
     ratios: dict[tuple[str, str], float],
 ) -> None:
     """Not for 99 of 100 values that chance leaves out, at a learning rate made for all of them."""
@@ -101,7 +101,7 @@ def test_error_feedback_makes_up_for_what_codecs_lose_where_updates_are_in_propo
 
 
 @pytest.mark.slow
-def test_codecs_that_nobody_has_to_name_leave_the_loss_whatever_the_optimizer(
+def test_default_codecs_keep_the_loss_under_every_optimizer(
     ratios: dict[tuple[str, str], float],
 ) -> None:
     """All of them, and none of the others."""

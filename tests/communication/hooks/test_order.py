@@ -86,16 +86,16 @@ def passing(notes: list[str], name: str, works: list[_Never]) -> Iterator[Any]:
         yield work
 
 
-def test_what_others_agree_upon_meanwhile_is_not_mixed_up_with_exchanges() -> None:
+def test_other_collectives_do_not_mix_with_ordered_exchanges() -> None:
     for told in run_on_ranks(2, agreed_beside_exchanges):
         assert told == [[1.0], [0.5], [0.0]]
 
 
-def test_ranks_that_were_in_other_groups_before_meet_all_the_same() -> None:
+def test_ranks_with_different_earlier_groups_still_meet() -> None:
     assert run_on_ranks(2, in_uneven_company) == [3, 3]
 
 
-def test_the_second_exchange_is_within_a_server_while_the_first_is_between_them() -> None:
+def test_exchanges_within_and_between_servers_overlap_in_order() -> None:
     notes: list[str] = []
     order, arrived = InOrder(torch.device("cpu")), threading.Event()
     channels: Any = [object(), object()]
@@ -111,7 +111,7 @@ def test_the_second_exchange_is_within_a_server_while_the_first_is_between_them(
     assert notes.index("b1") == 3
 
 
-def test_after_a_failure_nothing_more_is_begun() -> None:
+def test_no_exchange_begins_after_a_failure() -> None:
     def failing() -> Iterator[Any]:
         yield _Never()
         raise RuntimeError("a peer is gone")
@@ -129,7 +129,7 @@ def test_after_a_failure_nothing_more_is_begun() -> None:
     assert notes == []
 
 
-def test_groups_are_made_for_the_steps_that_are_taken() -> None:
+def test_process_groups_are_created_only_for_used_steps() -> None:
     options = [each for each in gpu_options() if all(step.routine is not Routine.BROADCAST for step in each)]
     assert steps_of([TWO_STEPS], PlacementShape(2, 2)) == {(Level.FLAT, False), (Level.FLAT, True)}
     assert len(steps_of(options, PlacementShape(2, 2))) == 6

@@ -118,7 +118,7 @@ def test_each_gradient_takes_its_own_option_and_arrives_as_the_mean() -> None:
     assert all(other == first for other in others)
 
 
-def test_each_gradient_is_a_group_of_espressos() -> None:
+def test_espresso_exchanges_each_gradient_as_its_own_group() -> None:
     told = orders(espresso_message(3))
     assert told.boundaries == (1, 2, 3, 4, 5, 6)
     assert (told.placement, told.codec, len(set(told.options))) == (SHAPE, "onebit", 6)
@@ -146,7 +146,7 @@ def test_each_gradient_is_a_group_of_espressos() -> None:
         (digested(combined_message() | {"layout": "0" * 64}), "other names or sizes"),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused(told: dict[str, Any], complaint: str) -> None:
+def test_orders_that_cannot_be_executed_are_refused(told: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         orders(told)
     with pytest.raises(ValueError, match="names, sizes or order"):

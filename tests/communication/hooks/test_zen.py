@@ -172,7 +172,7 @@ def test_every_scheme_sums_exactly(shape: PlacementShape, width: int, sparse: bo
             assert deviation <= (0.0 if way.endswith("True") and shape.workers != 3 else 2e-6), way
 
 
-def test_what_travels_is_what_the_reference_exchanges_count() -> None:
+def test_bytes_on_the_wire_equal_the_reference_exchanges() -> None:
     shape, count = PlacementShape(1, 4), 4
     ranks = run_on_ranks(count, counted, shape)
     gradients = [each["gradient"] for each in ranks]
@@ -216,7 +216,7 @@ def padded(reference: Exchanged) -> tuple[int, ...]:
     return tuple(push + others * longest for push in reference.push_bytes)
 
 
-def test_small_empty_and_odd_gradients_arrive() -> None:
+def test_gradients_of_small_empty_and_odd_sizes_arrive() -> None:
     run_on_ranks(2, at_the_edges)
 
 
@@ -252,7 +252,7 @@ def test_bitmaps_are_those_of_vector_z4() -> None:
 
 @pytest.mark.parametrize("form", PACKET_FORMATS)
 @pytest.mark.parametrize(("size", "places"), [(0, []), (9, []), (9, [0, 8]), (64, [1, 7, 8, 63])])
-def test_packets_bring_what_was_packed(form: Format, size: int, places: list[int]) -> None:
+def test_packets_unpack_to_their_rows(form: Format, size: int, places: list[int]) -> None:
     rows = Rows(torch.tensor(places, dtype=torch.int64), torch.randn(len(places), 3))
     packet = pack(form, rows, size)
     assert len(packet) == packet_bytes(form, len(places), size, 3)
@@ -283,7 +283,7 @@ ONE = PlacementShape(1, 1)
         (message(ONE, TABLE | {"pull_format": "blocks"}), "pull_format of a tensor is one of"),
     ],
 )
-def test_a_message_that_makes_no_sense_is_refused(plan: dict[str, Any], complaint: str) -> None:
+def test_a_malformed_message_is_refused(plan: dict[str, Any], complaint: str) -> None:
     assert zen_orders_from_message(message(ONE, TABLE)).tensors[0].width == 3
     with pytest.raises(ValueError, match=complaint):
         zen_orders_from_message(plan)

@@ -50,7 +50,7 @@ def chosen(law: Densification, servers: int, **more):
         (0.0, 0.0, 4, Scheme.DENSE),
     ],
 )
-def test_what_is_chosen(density, beta, servers, scheme):
+def test_the_scheme_chosen_by_density_and_servers(density, beta, servers, scheme):
     found = chosen(Densification(density, beta), servers)
     if density == 0.0:
         assert found.cost.received_bytes <= found.cost_of(Scheme.DENSE).received_bytes
@@ -153,7 +153,7 @@ def test_operations_count_against_sparse_schemes_alone():
     assert all(cost.operation_seconds == 10.0 for cost in found.costs if cost.scheme is not Scheme.DENSE)
 
 
-def test_dense_is_always_asked():
+def test_schemes_without_dense_are_refused():
     with pytest.raises(ValueError, match="fall back"):
         choose_scheme(tensor(), PlacementShape(2, 1), GBPS_25, schemes=(Scheme.ZEN,))
 

@@ -40,7 +40,7 @@ def test_sizes_with_sixteen_servers(form, density, size):
     assert relative_size(form, density, servers=16) == pytest.approx(size)
 
 
-def test_sizes_that_the_text_tells():
+def test_sizes_given_in_the_papers_text():
     # DeepFM's embedding: 214 million elements.
     elements = 214_000_000
     table_bytes = 4 * elements

@@ -59,7 +59,7 @@ def test_int64_tensors_give_the_same_bits(seed):
     assert state.tolist() == murmur3(indices.astype(np.uint32), seed).tolist()
 
 
-def test_a_family_is_drawn_from_a_name_and_told_apart_by_its_checksum():
+def test_a_hash_family_follows_its_name_and_has_a_checksum():
     family = drawn_family("job 7")
     assert family.seeds == drawn_family("job 7").seeds
     assert len(set(family.seeds)) == 4
@@ -137,7 +137,7 @@ def test_without_second_level_everything_is_serial():
 
 
 @given(index_sets, index_sets, st.integers(1, 12))
-def test_a_partition_does_not_depend_on_what_else_there_is(one, other, parts):
+def test_an_indexs_partition_does_not_depend_on_other_indices(one, other, parts):
     family = drawn_family("two workers")
     both = np.intersect1d(one, other)
 
@@ -149,7 +149,7 @@ def test_a_partition_does_not_depend_on_what_else_there_is(one, other, parts):
     assert all(mine[int(index)] == theirs[int(index)] for index in both)
 
 
-def test_collisions_that_are_left_fall_with_rounds_and_memory():
+def test_remaining_collisions_fall_with_rounds_and_memory():
     """In lockstep rounds at a load of one half three functions leave 4.2 %, four 2.1 %."""
     indices = np.sort(np.random.default_rng(0).choice(10**7, 10**5, replace=False)) + 1
     memory = memory_for(len(indices), 4)
@@ -174,14 +174,14 @@ def test_memory_is_twice_the_nonzeros_over_all_partitions(nonzeros, parts, expec
 
 
 @pytest.mark.parametrize(("load", "loss"), [(0.2, 9.37), (0.1, 4.84), (0.05, 2.46), (0.025, 1.24)])
-def test_a_strawman_loses_what_meets_in_its_memory(load, loss):
+def test_the_strawman_loses_colliding_indices(load, loss):
     assert 100 * expected_loss(load) == pytest.approx(loss, abs=0.005)
     indices = np.sort(np.random.default_rng(1).choice(10**7, 40_000, replace=False)) + 1
     kept = one_hash(indices, 4, round(len(indices) / load / 4), drawn_family("strawman", 0))
     assert 100 * (1 - sum(map(len, kept)) / len(indices)) == pytest.approx(loss, abs=0.5)
 
 
-def test_cut_points_balance_the_indices_that_they_were_made_of_alone():
+def test_cut_points_balance_only_the_indices_they_were_made_from():
     rng = np.random.default_rng(3)
     first = np.unique((rng.pareto(1.0, 4000) * 100).astype(int)) + 1
     cuts = cut_points(first, 8)
@@ -207,7 +207,7 @@ def test_absurd_numbers_of_partitions_are_refused(parts):
 
 
 @pytest.mark.parametrize("parts", [128, 1000, 2**15])
-def test_many_partitions_are_told_apart(parts):
+def test_indices_are_found_in_any_of_many_partitions(parts):
     indices = np.arange(1, 5001)
     family = drawn_family("many")
     found = partitioned(indices, parts, family)

@@ -21,7 +21,7 @@ def iterations(workers: int, count: int = 5) -> list[list[np.ndarray]]:
     return [[TABLE.touched_rows(worker, number) for worker in range(workers)] for number in range(count)]
 
 
-def test_a_measured_profile_tells_what_was_drawn():
+def test_a_measured_profile_recovers_the_drawn_parameters():
     drawn = iterations(8)
     profile = measured_profile("table", 64 * TABLE.rows, 64, drawn)
     assert profile.units == TABLE.rows
@@ -53,7 +53,7 @@ shapes = st.tuples(st.integers(1, 3), st.integers(1, 9), st.just(40))
 
 
 @given(shapes.flatmap(lambda shape: arrays(bool, shape)))
-def test_whatever_was_touched_makes_a_profile(drawn):
+def test_any_touched_rows_give_a_valid_profile(drawn):
     found = [[np.flatnonzero(worker) + 1 for worker in iteration] for iteration in drawn]
     profile = measured_profile("table", 400, 10, found)
     assert 0.0 <= profile.densification.density <= 1.0

@@ -105,7 +105,7 @@ def drawn() -> tuple[SyntheticTable, list[np.ndarray], Exchange]:
     return table, [np.abs(one) for one in all_of_them], Exchange(8, 4.0 * table.elements, law)
 
 
-def test_received_bytes_of_zen_are_those_of_the_formula(drawn):
+def test_received_bytes_of_zen_follow_the_formula(drawn):
     table, all_of_them, exchange = drawn
     found = zen_exchange(all_of_them, drawn_family("bytes"), Format.HASH_BITMAP)
     pushed = sum(found.push_bytes) / 8
@@ -120,7 +120,7 @@ def test_received_bytes_of_zen_are_those_of_the_formula(drawn):
     assert found.pull_imbalance < 1.1
 
 
-def test_received_bytes_of_the_rivals_are_those_of_the_formulas(drawn):
+def test_received_bytes_of_other_schemes_follow_the_formulas(drawn):
     _, all_of_them, exchange = drawn
     found = agsparse_exchange(all_of_them)
     assert max(found.received_bytes) == pytest.approx(received_bytes(Scheme.AGSPARSE, exchange))

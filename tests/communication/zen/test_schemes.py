@@ -48,7 +48,7 @@ def test_costs_relative_to_dense(vector):
 
 
 @given(laws, st.integers(2, 300))
-def test_identities(law, participants):
+def test_relative_costs_follow_the_papers_identities(law, participants):
     exchange = Exchange(participants, 1.0, law)
     dense = received_bytes(Scheme.DENSE, exchange)
     first, total = law.after(1), law.after(participants)
@@ -72,7 +72,7 @@ def test_the_published_ratio_of_parameter_server_and_balanced_parts():
     assert ours == pytest.approx(published)
 
 
-def test_without_overlap_centralisation_wins_and_with_overlap_balanced_parts_do():
+def test_centralisation_wins_without_overlap_balanced_parts_with_it():
     """Theorem 3.1, both cases, with COO everywhere."""
     alone = Exchange(16, 1.0, Densification(0.001, 1.0))
     shared = Exchange(16, 1.0, Densification(0.001, 0.5))
@@ -99,7 +99,7 @@ def test_dense_time_of_deepfm(participants, milliseconds):
     assert 0.8 < seconds / 0.150 < 0.91, "the text's 150 ms are 0.86 to 0.9 of the line rate"
 
 
-def test_alone_nothing_travels():
+def test_one_worker_receives_no_bytes():
     exchange = Exchange(1, 1e9, NMT)
     assert [received_bytes(scheme, exchange) for scheme in Scheme] == [0.0] * len(Scheme)
     assert [calls(scheme, 1) for scheme in Scheme] == [0] * len(Scheme)
@@ -122,7 +122,7 @@ def test_a_row_shares_its_index():
         assert received_bytes(scheme, rows) <= received_bytes(scheme, elements) + 1e-12
 
 
-def test_formats_of_zen_are_what_it_is_told():
+def test_zen_uses_the_given_formats_and_imbalances():
     dense = Exchange(4, 1.0, NMT, push_format=Format.DENSE, pull_format=Format.DENSE)
     assert received_bytes(Scheme.ZEN, dense) == received_bytes(Scheme.DENSE, dense)
     uneven = Exchange(4, 1.0, NMT, push_imbalance=1.5, pull_imbalance=1.25)
@@ -167,7 +167,7 @@ def test_small_tensors_are_not_balanced():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_hash_balances_what_lies_together(seed):
+def test_a_hash_balances_clustered_indices(seed):
     """All non-zeros in one contiguous sixteenth: the skewness is 16, hashed parts are even."""
     parts = 16
     nonzeros = round(enough_nonzeros(parts)) + 1
@@ -177,7 +177,7 @@ def test_a_hash_balances_what_lies_together(seed):
     assert pull_imbalance(counts) == push_imbalance([counts])
 
 
-def test_nothing_is_balanced():
+def test_an_empty_tensor_is_balanced():
     nothing = np.zeros(4, np.int64)
     assert push_imbalance([nothing]) == 1.0
     assert pull_imbalance(nothing) == 1.0

@@ -45,7 +45,7 @@ def test_push_imbalance_of_contiguous_parts_is_the_skewness():
     assert push_imbalance([counts]) == pytest.approx(skewness(indices, table.elements, 16))
 
 
-def test_nothing_has_no_overlap_and_no_skew():
+def test_empty_gradients_have_no_overlap_and_no_skew():
     none = np.empty(0, np.int64)
     assert overlap(none, INDICES[0]) == 0.0
     assert skewness(none, 15, 3) == 1.0
@@ -74,7 +74,7 @@ def test_the_law_between_the_end_points(density_of_one, after, beta):
 @given(
     st.floats(1e-4, 0.9), st.floats(0.0, 1.0), st.lists(st.floats(0.0, 1.0), max_size=4), st.floats(1.0, 300)
 )
-def test_a_law_goes_through_what_was_measured_and_never_falls(first, beta, shares, workers):
+def test_a_law_passes_through_its_measurements_and_never_falls(first, beta, shares, workers):
     measured, last, count = {1: first}, (1, first), 1
     for share in shares:
         count *= 2
@@ -92,7 +92,7 @@ def test_a_law_goes_through_what_was_measured_and_never_falls(first, beta, share
     assert plain.after(workers) >= first
 
 
-def test_a_batch_cut_in_half_is_what_two_workers_had():
+def test_halving_the_batch_equals_splitting_it_over_two_workers():
     law = Densification(0.02, 0.7, ((2, 0.03), (4, 0.045)))
     half = law.with_batch(0.5)
     assert half.after(2) == pytest.approx(law.after(1))
