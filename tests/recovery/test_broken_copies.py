@@ -54,7 +54,7 @@ def take_one_chunk(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("end", ["it dies", "it stands still"])
-def test_points_go_on_when_a_peer_ends_in_the_middle_of_a_copy(first: Server, end: str) -> None:
+def test_points_continue_when_a_peer_ends_during_a_copy(first: Server, end: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(SECONDS)
         peer = {"server": "second", "address": "127.0.0.1", "port": listener.getsockname()[1]}
@@ -137,7 +137,7 @@ def test_every_error_of_a_copy_is_answered(
     assert store.peers.report()["problem"].startswith("server b keeps no copy: ")
 
 
-def test_a_copy_counts_while_a_server_that_is_to_keep_it_has_it(
+def test_a_copy_counts_while_its_assigned_server_holds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "send", lambda *_: calls.Sent(100, 1.0, 0.0))
@@ -225,7 +225,7 @@ def test_unreadable_version_leaves_its_slot_to_the_next(
     assert answers.told[-1]["complete"] == 8
 
 
-def test_memory_that_is_not_there_is_refused_and_not_accounted(
+def test_memory_that_cannot_be_allocated_is_refused_and_not_counted(
     asked: tuple[Answers, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers, ask = asked
@@ -242,7 +242,7 @@ def test_memory_that_is_not_there_is_refused_and_not_accounted(
     assert answers.told[-1] == {"slots": [1 << 19, 1 << 19], "holds": [None, None]}
 
 
-def test_a_worker_hears_that_what_it_waits_for_goes_on(
+def test_a_waiting_worker_receives_progress_messages(
     asked: tuple[Answers, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers, ask = asked
@@ -256,7 +256,9 @@ def test_a_worker_hears_that_what_it_waits_for_goes_on(
     assert answers.told == [{"goes_on": True}, {"goes_on": True}, {"found": [7], "rank": 0}]
 
 
-def test_a_worker_waits_as_long_as_its_store_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_waits_while_its_store_makes_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = StoreClient(tmp_path)
     client._socket, other = socket.socketpair()
     waited: list[float] = []
@@ -278,7 +280,7 @@ def test_a_worker_waits_as_long_as_its_store_goes_on(tmp_path: Path, monkeypatch
             client.find(0, 0, 60.0)
 
 
-def test_training_waits_for_no_store_that_stands_still(tmp_path: Path) -> None:
+def test_training_does_not_wait_for_a_frozen_store(tmp_path: Path) -> None:
     with listen(tmp_path, wire.SOCKET_NAME, None, 1) as listener:
         listener.setblocking(True)
         client = StoreClient(tmp_path)
@@ -351,7 +353,7 @@ class SlowWay(Way):
         self.pieces += 1
 
 
-def test_a_copy_may_take_as_long_as_it_goes_on(tmp_path: Path) -> None:
+def test_a_copy_may_last_while_it_makes_progress(tmp_path: Path) -> None:
     clock = Clock()
     here, there = pair(clock)
     size = 1 << 20

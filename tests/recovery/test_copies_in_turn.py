@@ -24,7 +24,7 @@ from workers.runtime.at_home.local_ports import free_port
 CHUNK = b"0123456789"
 
 
-def test_the_next_copy_is_taken_as_soon_as_the_one_before_was_acknowledged(tmp_path: Path) -> None:
+def test_the_next_copy_is_accepted_once_the_last_was_acknowledged(tmp_path: Path) -> None:
     """What the store still has to note in its own thread by then does not matter."""
     port = free_port()
     works: queue.Queue[Callable[[], None]] = queue.Queue()

@@ -93,9 +93,7 @@ def seconds_of_a_copy(worker: StoreClient, iteration: int) -> float:
     return time.monotonic() - began
 
 
-def test_a_copy_takes_the_links_of_both_servers_and_no_less_than_they_allow(
-    first: Emulated, second: Emulated
-) -> None:
+def test_a_copy_is_paced_by_the_links_of_both_servers(first: Emulated, second: Emulated) -> None:
     worker = first.worker()
     assert seconds_of_a_copy(worker, 7) * RATE >= SIZE
     assert first.carried(NETWORK) == pytest.approx(SIZE, rel=0.01)
@@ -107,7 +105,7 @@ def test_a_copy_takes_the_links_of_both_servers_and_no_less_than_they_allow(
     assert copied.bytes / copied.seconds <= RATE, "what was measured is no faster than the link"
 
 
-def test_a_copy_to_another_rack_takes_the_spine_and_a_fetch_takes_the_links_too(
+def test_copies_across_racks_use_the_spine_and_fetches_use_links(
     first: Emulated, start: Callable[..., Emulated]
 ) -> None:
     far = start("far", "two")
@@ -154,7 +152,7 @@ def test_copies_and_collectives_share_a_link(first: Emulated, second: Emulated, 
     assert sent >= 0.3 * SIZE, "and training is not held up by it"
 
 
-def test_a_planned_copy_sends_what_it_is_allowed_and_no_more(first: Emulated, second: Emulated) -> None:
+def test_a_planned_copy_sends_only_its_allowance(first: Emulated, second: Emulated) -> None:
     worker = first.worker()
     write(worker, 7, size=SIZE)
     before = first.carried(NETWORK)
@@ -173,9 +171,7 @@ def test_a_planned_copy_sends_what_it_is_allowed_and_no_more(first: Emulated, se
     assert second.held() == [("job", 1, 0, 8)]
 
 
-def test_a_copy_whose_worker_is_gone_or_stands_still_waits_for_nobody(
-    first: Emulated, second: Emulated
-) -> None:
+def test_a_copy_ends_its_wait_when_its_worker_is_gone_or_frozen(first: Emulated, second: Emulated) -> None:
     worker = first.worker()
     write(worker, 7, size=1000)
     for iteration, pause_seconds in ((8, 0.1), (9, SECONDS)):
@@ -202,7 +198,7 @@ def test_a_copy_whose_worker_is_gone_or_stands_still_waits_for_nobody(
     usable_share=st.floats(0.1, 1.0),
     late=st.floats(0, 2),
 )
-def test_what_is_begun_late_in_an_idle_time_still_ends_within_it(
+def test_a_late_send_still_ends_within_its_idle_span(
     size: int, seconds: float, usable_share: float, late: float
 ) -> None:
     takes = usable_share * seconds
@@ -214,11 +210,11 @@ def test_what_is_begun_late_in_an_idle_time_still_ends_within_it(
         assert usable == size, "what is not too late is sent whole"
 
 
-def test_without_a_plan_there_is_nothing_to_wait_for() -> None:
+def test_without_a_plan_copies_do_not_wait() -> None:
     assert Allowance(Sending()).take(77) == 77
 
 
-def test_what_is_allowed_slowly_goes_at_once_when_the_plan_is_over() -> None:
+def test_the_rest_of_a_paced_copy_goes_at_once_when_its_plan_ends() -> None:
     times = [1000.0]
     allowance = Allowance(Sending(pause_seconds=60.0, seconds=100.0), lambda: times[-1])
     allowance.allow(10_000, None)
@@ -228,6 +224,6 @@ def test_what_is_allowed_slowly_goes_at_once_when_the_plan_is_over() -> None:
     assert allowance.take(SIZE) == SIZE
 
 
-def test_what_a_worker_wishes_for_is_bounded() -> None:
+def test_a_workers_requested_pacing_is_bounded() -> None:
     assert Sending.bounded(1e9, 1e9, 1 << 60) == Sending(LONGEST_PAUSE_SECONDS, LONGEST_COPY_SECONDS, 4)
     assert Sending.bounded(-1.0, -1.0, 0) == Sending(0.0, 0.0, 1)

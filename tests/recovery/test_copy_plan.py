@@ -34,28 +34,28 @@ def planned(idle: IdleProfile, size: int, **changes: Any) -> CopyPlan:
     return plan_copies(idle, task(size), FAILURES_PER_SECOND, **changes)
 
 
-def test_what_fits_before_the_vote_is_sent_within_one_iteration() -> None:
+def test_a_copy_that_fits_before_the_vote_takes_one_iteration() -> None:
     plan = planned(profile(0.5, 0.1, 0.0), 3 * MB)
     assert (plan.every, plan.iterations, plan.extension_seconds) == (1, 1, 0.0)
     assert {chunk.span for chunk in plan.chunks} == {0}
     assert plan.idle_seconds == pytest.approx(0.6)
 
 
-def test_what_does_not_fit_one_iteration_is_spread_and_points_are_as_rare() -> None:
+def test_a_copy_beyond_one_iteration_is_spread_over_several() -> None:
     # 10 MB take a second, and each iteration has half a second, of which 0.8 may be used.
     plan = planned(profile(0.3, 0.2, 0.0), 10 * MB)
     assert plan.extension_seconds == 0.0
     assert plan.iterations == plan.every == 3
 
 
-def test_what_is_begun_late_takes_the_time_of_the_first_spans() -> None:
+def test_a_late_copy_loses_the_time_of_the_first_spans() -> None:
     idle = profile(0.5, 0.0)
     assert planned(idle, 3 * MB).every == 1
     late = plan_copies(idle, task(3 * MB, delay_seconds=0.2), FAILURES_PER_SECOND)
     assert late.every == 2
 
 
-def test_without_any_idle_time_points_become_rarer_by_the_formula_and_lengthen_their_iteration() -> None:
+def test_without_idle_time_points_are_rare_and_lengthen_iterations() -> None:
     plan = planned(profile(0.0, 0.0), 10 * MB)
     assert plan.extension_seconds == pytest.approx(1.0, rel=0.02)
     assert plan.every == points_every(plan.extension_seconds, 1.0, FAILURES_PER_SECOND) > 1000
@@ -65,7 +65,7 @@ def test_without_any_idle_time_points_become_rarer_by_the_formula_and_lengthen_t
     assert never.every == 60, "servers that never fail need no more points than the bound asks for"
 
 
-def test_what_costs_more_than_was_planned_takes_no_more_than_its_share_of_time() -> None:
+def test_costlier_copies_keep_within_their_share_of_time() -> None:
     idle = profile(0.5, 0.0)
     assert planned(idle, MB).every == 1
     for cost_seconds in (0.01, 0.05, 0.3):
@@ -90,7 +90,7 @@ idle_seconds = st.lists(st.floats(0.0, 3.0), min_size=1, max_size=6)
 
 
 @given(spans=idle_seconds, size=st.integers(1, 60 * MB), replicas=st.integers(2, 4))
-def test_all_is_sent_once_and_no_span_is_used_beyond_its_share(
+def test_every_byte_is_sent_once_and_spans_keep_their_share(
     spans: list[float], size: int, replicas: int
 ) -> None:
     plan = plan_copies(profile(*spans), task(size, replicas), FAILURES_PER_SECOND)

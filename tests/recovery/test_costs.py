@@ -108,7 +108,7 @@ def test_g9_one_failure_phase_by_phase():
     assert hardware.seconds / MINUTE == pytest.approx(12.45)
 
 
-def test_failures_cost_what_their_phases_cost_one_after_the_other():
+def test_a_failures_cost_is_the_sum_of_its_phases():
     cost = FailureCost(
         fence_seconds=62.0, resources_seconds=120.0, recovery_seconds=37.0, lost_work_seconds=600.0
     )
@@ -119,13 +119,13 @@ def test_failures_cost_what_their_phases_cost_one_after_the_other():
 
 
 @given(st.floats(0.0, 100.0), st.floats(0.0, 1e5))
-def test_shares_are_shares(a_day, seconds):
+def test_shares_of_time_lie_between_zero_and_one(a_day, seconds):
     cost = FailureCost(0.0, 0.0, seconds, 0.0)
     assert 0.0 <= effective_share(a_day, cost) <= renewed_share(a_day, cost) + 1e-12 <= 1.0 + 1e-12
     assert lost_share(a_day, cost) + effective_share(a_day, cost) == pytest.approx(1.0)
 
 
-def test_first_order_and_renewal_differ_by_0_8_points_at_a_thousand_machines():
+def test_first_order_and_renewal_differ_by_0_8_points_at_1000():
     assert renewed_share(15, GEMINI) - effective_share(15, GEMINI) == pytest.approx(0.008, abs=5e-4)
 
 
@@ -150,6 +150,6 @@ def test_q_star_by_hand():
 
 
 @pytest.mark.parametrize("figures", [(-1.0, 1.0, 1.0), (1.0, 0.0, 1.0), (1.0, 1.0, -1.0), (1.0, 1.0, 0.0)])
-def test_what_has_no_best_frequency_is_refused(figures):
+def test_inputs_without_a_best_frequency_are_refused(figures):
     with pytest.raises(ValueError, match="must not be negative|above 0"):
         points_every(*figures)

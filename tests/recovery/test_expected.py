@@ -30,7 +30,7 @@ def minutes(count: float) -> FailureCost:
         (1000, 0.9062, 0),
     ],
 )
-def test_published_machines_may_be_promised_what_the_sheet_says(
+def test_promised_rates_of_published_machines_match_the_specification(
     machines: int, in_memory: float, durable: float
 ) -> None:
     """Gemini G8 and section 7: 9 minutes a failure with states in memory, 112 without."""
@@ -46,7 +46,7 @@ def test_failures_beyond_the_covered_are_those_of_poisson(mean: float, covered: 
 
 
 @given(st.integers(1, 4096), st.integers(1, 16), costs, covers, st.floats(1.0, 1e7))
-def test_servers_that_never_fail_change_nothing(
+def test_servers_that_never_fail_leave_promises_unchanged(
     gpus: int, server_gpus: int, cost: FailureCost, covered: int, seconds: float
 ) -> None:
     assert ExpectedFailures(0.0, server_gpus, covered).share(gpus, cost, seconds) == 1.0
@@ -66,7 +66,7 @@ def test_promised_rates_fall_with_failures_and_with_servers(
 
 
 @given(rates, costs, covers, st.floats(1.0, 1e7))
-def test_slack_and_expectation_pay_each_failure_once(
+def test_slack_and_expectation_charge_each_failure_once(
     a_day: float, cost: FailureCost, covered: int, seconds: float
 ) -> None:
     """The failures expected until the deadline are paid; beyond them no more than the slack itself."""

@@ -97,18 +97,18 @@ def test_a_lost_server_is_fenced_before_its_rank_moves():
     assert next_steps(replace(waiting, fenced=frozenset({1})), BOUNDS, 0.0) == [MoveTo(RecoveryPhase.FROZEN)]
 
 
-def test_a_second_failure_begins_the_recovery_anew_with_both():
+def test_a_second_failure_restarts_the_recovery_for_both():
     for phase in PHASES[:-1]:
         state = facts(phase=phase, failed=frozenset({1}), newly_failed=frozenset({1, 2}))
         assert next_steps(state, BOUNDS, 0.0) == [BeginAnew(frozenset({1, 2}), "another machine failed")]
 
 
-def test_a_failure_that_is_known_already_changes_nothing():
+def test_a_known_failure_changes_no_step():
     state = facts(failed=frozenset({1}), newly_failed=frozenset({1}))
     assert next_steps(state, BOUNDS, 0.0) == [StopWorkers(4, frozenset({0, 2}))]
 
 
-def test_a_server_that_stands_in_may_die_while_it_loads():
+def test_a_replacement_server_may_die_while_it_loads():
     state = facts(
         phase=RecoveryPhase.LOADING,
         failed=frozenset({1}),
@@ -118,7 +118,7 @@ def test_a_server_that_stands_in_may_die_while_it_loads():
     assert next_steps(state, BOUNDS, 0.0) == [BeginAnew(frozenset({1}), "another machine failed")]
 
 
-def test_ranks_that_loaded_different_versions_all_load_the_durable_state():
+def test_ranks_with_different_versions_all_load_the_durable_state():
     state = facts(phase=RecoveryPhase.LOADING, loaded=((0, 6), (1, 7)))
     (step,) = next_steps(state, BOUNDS, 0.0)
     assert isinstance(step, BeginAnew)
@@ -149,7 +149,7 @@ def test_nothing_trains_before_every_rank_has_loaded():
         (facts(phase=RecoveryPhase.VERIFIED), "training did not go on in time"),
     ],
 )
-def test_a_phase_that_takes_too_long_begins_anew(state, reason):
+def test_a_phase_beyond_its_bound_restarts_the_recovery(state, reason):
     (step,) = next_steps(state, BOUNDS, 91.0)
     assert isinstance(step, BeginAnew)
     assert step.reason == reason
@@ -161,13 +161,13 @@ def test_a_survivor_that_does_not_stop_counts_as_failed():
     assert step == BeginAnew(frozenset({1, 2}), "workers did not stop in time")
 
 
-def test_a_peer_that_did_not_answer_twice_is_not_asked_again():
+def test_a_peer_that_failed_twice_is_not_asked_again():
     (step,) = next_steps(facts(phase=RecoveryPhase.LOADING, attempts=1), BOUNDS, 61.0)
     assert isinstance(step, BeginAnew)
     assert step.durable
 
 
-def test_survivors_that_are_placed_anew_wait_for_their_servers_too():
+def test_moved_survivors_wait_for_their_servers_too():
     state = facts(phase=RecoveryPhase.FROZEN, failed=frozenset({1}), placed_anew=True)
     assert next_steps(state, BOUNDS, 0.0) == [AskForServers(frozenset({0, 1, 2}))]
     placed = replace(state, resourced=frozenset({0, 1, 2}))
@@ -183,18 +183,18 @@ def test_fewer_ranks_than_before_may_load_the_state():
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1])
-def test_whoever_trains_has_recovered_whatever_was_missed(phase):
+def test_a_training_job_has_recovered_from_any_phase(phase):
     assert next_steps(facts(phase=phase, training=True), BOUNDS, 0.0) == [MoveTo(RecoveryPhase.RUNNING)]
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1])
-def test_ranks_that_were_stopped_before_they_trained_begin_anew(phase):
+def test_ranks_stopped_before_training_restart_the_recovery(phase):
     (step,) = next_steps(facts(phase=phase, failed=frozenset({1}), given_up=True), BOUNDS, 0.0)
     assert isinstance(step, BeginAnew)
     assert (step.failed, step.durable) == (frozenset({1}), False)
 
 
-def test_workers_that_do_not_stop_are_waited_for_where_nothing_is_won_by_beginning_anew():
+def test_without_a_freeze_bound_stopping_workers_are_waited_for():
     unbounded = replace(BOUNDS, freeze_seconds=None)
     assert next_steps(facts(), unbounded, 1e9) == [StopWorkers(4, frozenset({0, 1, 2}))]
 
@@ -207,7 +207,7 @@ rank_sets = st.frozensets(st.integers(0, 2))
     fenced=rank_sets, resourced=rank_sets, chosen=st.booleans(), training=st.booleans(),
     loaded=st.dictionaries(st.integers(0, 2), st.sampled_from([6, 7])), now=st.floats(0.0, 200.0),
 )  # fmt: skip
-def test_from_any_facts_training_goes_on_at_last_with_one_version_and_no_lost_rank(
+def test_recovery_ends_in_training_with_one_version_from_any_facts(
     phase, failed, newly_failed, stopped, fenced, resourced, chosen, training, loaded, now
 ):
     state = facts(

@@ -99,7 +99,7 @@ def later_worker(server: Server, *sources: Server) -> StoreClient:
     return server.worker(generation=2)
 
 
-def test_a_version_is_whole_for_its_rank_once_a_peer_has_it(first: Server, second: Server) -> None:
+def test_a_version_is_complete_once_a_peer_holds_it(first: Server, second: Server) -> None:
     worker = first.worker()
     write(worker, 7, size=3 * 1024 * 1024 // 2)
     assert second.held() == [("job", 1, 0, 7)]
@@ -137,7 +137,7 @@ def test_the_state_of_a_server_that_died_is_fetched_from_its_peer(
     assert third.held() == [("job", 2, 0, 10)]
 
 
-def test_workers_that_ask_at_the_same_time_are_all_told_what_a_peer_has(
+def test_workers_asking_at_once_all_learn_a_peers_versions(
     start: Callable[[str], Server], first: Server, second: Server
 ) -> None:
     third = start("third")
@@ -151,7 +151,7 @@ def test_workers_that_ask_at_the_same_time_are_all_told_what_a_peer_has(
     assert found == [{7}, {7}]
 
 
-def test_a_shard_that_is_damaged_at_its_nearest_holder_comes_from_the_next(
+def test_a_shard_damaged_at_one_holder_comes_from_the_next(
     start: Callable[[str], Server], first: Server, second: Server
 ) -> None:
     third = start("third")
@@ -164,7 +164,7 @@ def test_a_shard_that_is_damaged_at_its_nearest_holder_comes_from_the_next(
     assert read(later.open(0, 1, 7, SECONDS)) == content(7)
 
 
-def test_where_no_holder_is_left_a_rank_is_told_so(
+def test_a_fetch_without_any_holder_names_each_failure(
     start: Callable[[str], Server], first: Server, second: Server
 ) -> None:
     third = start("third")
@@ -178,7 +178,7 @@ def test_where_no_holder_is_left_a_rank_is_told_so(
     assert third.tell()["used_bytes"] == 0
 
 
-def test_a_peer_that_dies_or_stands_still_does_not_stop_training(
+def test_a_dead_or_frozen_peer_does_not_stop_training(
     start: Callable[[str], Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Server, "pause_seconds", 0.2)
@@ -209,9 +209,7 @@ def test_a_peer_that_dies_or_stands_still_does_not_stop_training(
     write(worker, after, committed=after - 1)
 
 
-def test_where_a_peer_has_no_room_it_says_so_and_nothing_is_overcommitted(
-    first: Server, second: Server
-) -> None:
+def test_a_peer_without_room_says_so_and_never_overcommits(first: Server, second: Server) -> None:
     for number in range(2):
         write(second.worker(f"other-{number}"), 7, size=LIMIT_BYTES // 4 - 1000)
     worker = first.worker()
@@ -225,7 +223,7 @@ def test_where_a_peer_has_no_room_it_says_so_and_nothing_is_overcommitted(
 
 
 @pytest.mark.parametrize("lacking", ["threads", "descriptors"])
-def test_a_store_that_can_ask_nobody_keeps_its_points_without_copies(
+def test_a_store_without_reachable_peers_keeps_points_without_copies(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lacking: str
 ) -> None:
     holdings, owner = Holdings(1000), Owner("job", 1, 0)
@@ -270,7 +268,7 @@ def refusal(channel: peer_wire.Channel, message: dict[str, Any]) -> str:
     return str(refused.value)
 
 
-def test_a_store_keeps_what_it_was_told_to_keep_and_no_more(second: Server) -> None:
+def test_a_store_keeps_only_the_copies_assigned_to_it(second: Server) -> None:
     with second.call() as channel:
         assert refusal(channel, put(rank=1)) == "no copy of rank 1 is kept here"
         assert "in a slot of" in refusal(channel, put(capacity=5))
@@ -279,14 +277,12 @@ def test_a_store_keeps_what_it_was_told_to_keep_and_no_more(second: Server) -> N
 
 
 @pytest.mark.parametrize(("secret", "generation"), [("guessed", 1), (SECRET, 2), (SECRET, 0)])
-def test_a_caller_without_the_secret_of_a_generation_that_is_here_gets_nothing(
-    second: Server, secret: str, generation: int
-) -> None:
+def test_a_caller_without_the_secret_is_refused(second: Server, secret: str, generation: int) -> None:
     with pytest.raises(OSError, match="closed the connection|does not know the secret|reset"):
         second.call(secret, generation).close()
 
 
-def test_a_server_that_answers_without_the_secret_is_told_nothing(first: Server) -> None:
+def test_no_data_is_sent_to_a_server_without_the_secret(first: Server) -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
         peer = {"server": "second", "address": "127.0.0.1", "port": impostor.getsockname()[1]}
         first.join(send=[{"rank": 0, "peers": [peer]}])
@@ -318,7 +314,9 @@ def test_a_frame_that_was_altered_on_its_way_ends_the_connection(second: Server)
 
 
 @pytest.mark.parametrize("what", ["the chunk", "the digest", "the length", "half of it"])
-def test_a_copy_that_is_not_what_was_sent_never_counts(first: Server, second: Server, what: str) -> None:
+def test_a_copy_that_differs_from_what_was_sent_never_counts(
+    first: Server, second: Server, what: str
+) -> None:
     worker = first.worker()
     write(worker, 7)
     with second.call() as channel:
@@ -353,7 +351,7 @@ def test_a_copy_that_is_not_what_was_sent_never_counts(first: Server, second: Se
         struct.pack(">I", 4) + b"[[[[" + bytes(32),
     ],
 )
-def test_a_stranger_is_hung_up_on_and_nobody_waits_for_it(first: Server, second: Server, said: bytes) -> None:
+def test_a_stranger_is_disconnected_and_delays_no_caller(first: Server, second: Server, said: bytes) -> None:
     with socket.create_connection(("127.0.0.1", second.port), timeout=SECONDS) as stranger:
         stranger.sendall(said)
         try:
@@ -366,7 +364,7 @@ def test_a_stranger_is_hung_up_on_and_nobody_waits_for_it(first: Server, second:
         assert first.copies() == [(2, 2)]
 
 
-def test_a_store_whose_lease_is_over_gives_nothing_and_takes_nothing(first: Server, second: Server) -> None:
+def test_a_store_without_a_lease_refuses_reads_and_writes(first: Server, second: Server) -> None:
     worker = first.worker()
     write(worker, 7)
     with second.call() as open_before:

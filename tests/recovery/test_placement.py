@@ -32,7 +32,7 @@ def sets(machines, replicas):
         (5, 1, [[1], [2], [3], [4], [5]]),
     ],
 )
-def test_groups_are_those_of_algorithm_6_1(machines, replicas, expected):
+def test_groups_follow_algorithm_6_1(machines, replicas, expected):
     assert groups(machines, replicas) == expected
 
 
@@ -41,7 +41,7 @@ def test_replica_sets_in_a_ring_go_to_the_next_members():
     assert sets(5, 2)[2:] == [{3, 4}, {4, 5}, {5, 3}]
 
 
-def test_the_strategy_used_is_told():
+def test_the_strategy_used_is_reported():
     assert place(5, 2).strategy is Strategy.MIXED
     assert place(6, 2).strategy is Strategy.GROUP
     assert place(6, 2, Strategy.RING).groups[0].ring
@@ -49,7 +49,7 @@ def test_the_strategy_used_is_told():
         place(5, 2, Strategy.GROUP)
 
 
-def test_fewer_machines_than_replicas_are_refused_with_what_can_be():
+def test_fewer_machines_than_replicas_are_refused_with_an_alternative():
     with pytest.raises(ValueError, match="3 replicas need 3 machines; with 2, 2 can be"):
         place(2, 3)
     with pytest.raises(ValueError, match="at least 1, not 0"):
@@ -89,7 +89,7 @@ def spread(domains, replicas):
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=6), st.integers(2, 3))
-def test_no_group_lies_in_one_rack_where_that_can_be_helped(sizes, replicas):
+def test_no_group_lies_in_one_rack_if_avoidable(sizes, replicas):
     """With whole groups it can be helped if no rack has more machines than there are groups."""
     machines = sum(sizes)
     if replicas > machines or machines % replicas or max(sizes) > machines // replicas:
@@ -131,7 +131,7 @@ def test_a_ring_of_three_machines_in_two_racks_keeps_a_pair_together():
              min_size=1, max_size=20),
     st.integers(1, 4),
 )  # fmt: skip
-def test_the_order_is_one_of_all_machines_and_the_same_each_time(domains, replicas):
+def test_the_order_is_a_deterministic_permutation(domains, replicas):
     replicas = min(replicas, len(domains))
     order = order_by_domains(domains, replicas)
     assert sorted(order) == list(range(len(domains)))
@@ -153,7 +153,7 @@ def test_two_slots_for_each_copy_are_set_aside_on_each_machine():
     assert granted.reason == ""
 
 
-def test_short_memory_lowers_the_replicas_with_words():
+def test_short_memory_lowers_the_replicas_with_a_reason():
     granted = protect(machines(130, 130, 130, 110), 2)
     assert granted.replicas == 1
     assert set(granted.memory_bytes) == {60 * GB}
@@ -167,7 +167,7 @@ def test_three_replicas_become_two_before_one():
     assert protect(machines(*[130] * 6), 3).replicas == 2
 
 
-def test_without_memory_for_one_replica_nothing_is_granted_and_it_is_said_why():
+def test_without_memory_for_one_replica_none_is_granted_with_a_reason():
     refused = protect(machines(130, 50), 2)
     assert (refused.replicas, refused.placement, refused.memory_bytes) == (0, None, (0, 0))
     assert refused.reason.startswith(
@@ -176,7 +176,7 @@ def test_without_memory_for_one_replica_nothing_is_granted_and_it_is_said_why():
     assert "last durable state" in refused.reason
 
 
-def test_a_job_on_one_machine_keeps_its_state_there_and_is_told_so():
+def test_a_job_on_one_machine_keeps_its_state_there_with_a_reason():
     granted = protect(machines(1000), 2)
     assert granted.replicas == 1
     assert "2 replicas need 2 machines, and the job runs on one machine" in granted.reason

@@ -66,7 +66,7 @@ def brute_force(machines, replicas, lost, strategy):
 
 
 @pytest.mark.parametrize("machines", range(1, 13))
-def test_every_probability_up_to_twelve_machines_is_that_of_brute_force(machines):
+def test_probabilities_up_to_twelve_machines_equal_brute_force(machines):
     for replicas in range(1, min(4, machines) + 1):
         for strategy in (Strategy.MIXED, Strategy.RING):
             for lost in range(machines + 1):
@@ -136,7 +136,7 @@ def test_one_replica_falls_back_with_every_failure():
     assert fallbacks_a_day(place(16, 1), apart(16), PUBLISHED) == pytest.approx(16 * 0.015)
 
 
-def test_a_rack_that_holds_a_pair_counts_each_time_it_fails():
+def test_every_failure_of_a_rack_holding_a_pair_counts():
     domains = [FailureDomains(rack="a"), FailureDomains(rack="a"), FailureDomains(rack="b"), FailureDomains()]
     rates = FailureRates(0.0, rack_a_day=0.1, recovery_seconds=0.0)
     assert fallbacks_a_day(place(4, 2), domains, rates) == pytest.approx(0.1)
@@ -145,7 +145,7 @@ def test_a_rack_that_holds_a_pair_counts_each_time_it_fails():
 
 
 @given(st.integers(2, 12), st.integers(1, 3), st.floats(0.0, 0.5), st.floats(1.0, 10_000.0))
-def test_the_bound_is_not_below_what_pairs_of_failures_alone_cost(count, replicas, rate, window):
+def test_the_bound_covers_pairs_of_failures(count, replicas, rate, window):
     """At least: a first failure, and the rest of one set within the window."""
     replicas = min(replicas, count)
     placement = place(count, replicas)
@@ -164,7 +164,7 @@ def test_the_fewest_replicas_that_reach_the_target_are_chosen():
     assert chosen.fallback_probability[2] < 0.01 < chosen.fallback_probability[1]
 
 
-def test_domains_that_fail_together_ask_for_more_replicas_or_are_told():
+def test_joint_failure_domains_need_more_replicas_or_a_warning():
     """Three power domains: two replicas lie apart; where there is one domain, no number helps."""
     rates = FailureRates(0.001, power_a_day=0.01)
     apart_in_power = [Machine(str(at), 1, 1, FailureDomains(power=f"p{at % 3}")) for at in range(12)]
@@ -175,7 +175,7 @@ def test_domains_that_fail_together_ask_for_more_replicas_or_are_told():
     assert "with a probability of up to 0.26, and 0.01 was asked for" in chosen.reason
 
 
-def test_machines_beside_the_job_keep_the_copies_that_it_has_no_machines_for():
+def test_helper_machines_hold_copies_beyond_the_jobs_own_machines():
     alone, beside = [Machine("a", 1, 1)], [Machine("b", 1, 0), Machine("c", 1, 0)]
     rates = FailureRates(0.015, recovery_seconds=720.0)
     without = choose_replicas(alone, rates, 1e-3)

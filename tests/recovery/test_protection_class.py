@@ -51,12 +51,12 @@ def test_failures_cost_as_much_as_the_worst_order_of_them(
     assert found == pytest.approx(failures * repair + worst)
 
 
-def test_a_state_that_nobody_has_stored_yet_counts_on_durable_storage_alone() -> None:
+def test_a_state_never_stored_counts_on_durable_storage_only() -> None:
     assert chosen_class(None, 8, 60.0) == durable_class(60.0)
     assert chosen_class(StateFigures(0.1, 0.5), 8, 60.0) == ProtectionClass(2, LEAST_SAFE_SECONDS, 60.0)
 
 
-def test_without_a_second_server_that_has_room_nothing_in_memory_counts() -> None:
+def test_copies_in_memory_count_only_with_a_second_server() -> None:
     assert chosen_class(StateFigures(0.1, 0.5), 1, 60.0) == durable_class(60.0)
 
 
@@ -92,7 +92,7 @@ def test_more_copies_survive_more_losses_and_rarer_points_lose_more() -> None:
     assert chosen_class(figures, 2, 60.0, replicas=3).replicas == 2, "as many as have room"
 
 
-def test_durable_states_take_no_more_than_a_fiftieth_of_the_time_while_copies_are_missing() -> None:
+def test_storing_without_copies_takes_at_most_a_fiftieth_of_time() -> None:
     assert chosen_class(StateFigures(0.8, 0.5), 2, 60.0).safe_seconds == 40.0
     assert chosen_class(StateFigures(0.1, 22.0), 2, 60.0).safe_seconds == 22.0
     assert chosen_class(StateFigures(2.0, 0.5), 2, 60.0) == durable_class(60.0), "it would be worth nothing"
@@ -120,6 +120,6 @@ def test_a_jobs_slack_is_never_below_what_its_class_costs(
 
 
 @pytest.mark.parametrize(("replicas", "safe", "durable"), [(0, 1.0, 2.0), (2, 3.0, 2.0), (1, 0.0, 1.0)])
-def test_a_class_that_makes_no_sense_is_refused(replicas: int, safe: float, durable: float) -> None:
+def test_an_inconsistent_class_is_refused(replicas: int, safe: float, durable: float) -> None:
     with pytest.raises(ValueError, match="no protection"):
         ProtectionClass(replicas, safe, durable)

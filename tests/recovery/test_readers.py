@@ -12,7 +12,7 @@ from recovery.points.readers import choose_readers
     holders=st.lists(st.sets(st.integers(0, 5), max_size=3), min_size=1, max_size=8),
     servers=st.lists(st.integers(0, 5), min_size=1, max_size=8),
 )
-def test_each_shard_is_read_where_it_is_and_nobody_reads_more_for_want_of_asking_another(holders, servers):
+def test_shards_are_read_locally_and_others_are_spread_evenly(holders, servers):
     readers = choose_readers(holders, servers)
     assert len(readers) == len(holders)
     assert all(0 <= reader < len(servers) for reader in readers)
@@ -24,7 +24,7 @@ def test_each_shard_is_read_where_it_is_and_nobody_reads_more_for_want_of_asking
     assert all(read[reader] <= min(read) + 1 for reader in far)
 
 
-def test_ranks_that_stay_read_their_own_shards_and_share_those_of_the_one_that_left():
+def test_staying_ranks_read_their_own_shards_and_share_the_rest():
     assert choose_readers([{10}, {11}, {12}, {13}], [10, 11, 12]) == [0, 1, 2, 0]
     assert choose_readers([{10}, {11}, {12}, {13}], [13, 20, 21, 22]) == [1, 2, 3, 0]
     assert choose_readers([{10}] * 4, [10] * 8) == [0, 1, 2, 3]

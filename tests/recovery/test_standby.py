@@ -22,7 +22,7 @@ def test_the_pool_is_spread_over_racks_and_leaves_one_server_in_use() -> None:
     assert pool_of(servers, 0) == []
 
 
-def test_servers_that_nobody_needs_come_first_and_those_with_promised_jobs_last() -> None:
+def test_idle_servers_stand_by_first_and_promised_ones_last() -> None:
     promised = rack_of(0, promised_gpus=1, busy_gpus=1)
     busy, empty = rack_of(1, busy_gpus=8), rack_of(2)
     small = replace(rack_of(3), gpus=4)
@@ -31,13 +31,13 @@ def test_servers_that_nobody_needs_come_first_and_those_with_promised_jobs_last(
     assert candidates([promised, busy, rack_of(2, standby=True)], 1, "A100") == [], "it has as many as wanted"
 
 
-def test_what_is_not_whole_does_not_stand_by() -> None:
+def test_incomplete_servers_do_not_stand_by() -> None:
     broken = rack_of(0, whole=False)
     assert candidates([broken, rack_of(1), rack_of(2)], 1, "A100")[0].id == "server-1"
     assert candidates([broken, rack_of(1)], 1, "A100") == [], "the last whole one stays in use"
 
 
-def test_a_lost_server_is_replaced_from_another_rack_by_one_that_is_large_enough() -> None:
+def test_a_lost_server_is_replaced_from_another_rack_if_large_enough() -> None:
     lost = rack_of(0, whole=False, lost=True)
     same_rack, other_rack = rack_of(2, standby=True), rack_of(3, standby=True)
     small = replace(rack_of(1, standby=True), gpus=4)
@@ -48,7 +48,7 @@ def test_a_lost_server_is_replaced_from_another_rack_by_one_that_is_large_enough
     assert replaced([lost, replace(other_rack, whole=False)]) == []
 
 
-def test_fewer_are_wanted() -> None:
+def test_surplus_standbys_are_released_lost_ones_first() -> None:
     servers = [rack_of(0, standby=True), rack_of(1, standby=True, whole=False, lost=True), rack_of(2)]
     assert surplus(servers, 1) == ["server-1"], "the one that is not there helps nobody"
     assert surplus(servers, 2) == []
@@ -70,7 +70,7 @@ def clusters(draw: st.DrawFn) -> list[PoolServer]:
 
 
 @given(clusters())
-def test_a_lost_server_waits_only_where_no_server_of_its_kind_is_ready(
+def test_a_lost_server_waits_only_without_a_ready_one_of_its_kind(
     servers: list[PoolServer],
 ) -> None:
     pairs = replaced(servers)

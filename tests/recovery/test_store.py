@@ -162,7 +162,7 @@ def read(shard: StoredShard, size: int = 100_000) -> bytes:
     return bytes(buffer)
 
 
-def test_a_later_generation_reads_what_an_earlier_one_has_left(node: Node) -> None:
+def test_a_later_generation_reads_the_earlier_ones_state(node: Node) -> None:
     write(node.worker(), 7)
     later = node.worker(generation=2)
     assert later.find(0, 1, SECONDS) == {7}
@@ -172,7 +172,7 @@ def test_a_later_generation_reads_what_an_earlier_one_has_left(node: Node) -> No
     assert node.held() == [("job", 1, 0, 7)]
 
 
-def test_a_version_that_its_writer_did_not_end_never_counts(node: Node) -> None:
+def test_an_unfinished_version_never_counts(node: Node) -> None:
     worker = node.worker()
     write(worker, 7)
     write(worker, 8, committed=7)
@@ -186,7 +186,7 @@ def test_a_version_that_its_writer_did_not_end_never_counts(node: Node) -> None:
     assert read(later.open(0, 1, 8, SECONDS)) == content(8)
 
 
-def test_the_committed_version_is_not_written_over(node: Node) -> None:
+def test_the_committed_version_is_not_overwritten(node: Node) -> None:
     worker = node.worker()
     write(worker, 7)
     write(worker, 8, committed=7)
@@ -197,7 +197,7 @@ def test_the_committed_version_is_not_written_over(node: Node) -> None:
     assert later.find(0, 1, SECONDS) == {7, 8}
 
 
-def test_a_version_with_a_flipped_byte_is_dropped_and_the_older_one_stays(node: Node) -> None:
+def test_a_version_with_a_flipped_byte_is_dropped_for_the_older_one(node: Node) -> None:
     worker = node.worker()
     write(worker, 7)
     write(worker, 8, committed=7)
@@ -209,7 +209,7 @@ def test_a_version_with_a_flipped_byte_is_dropped_and_the_older_one_stays(node: 
     assert node.held() == [("job", 1, 0, 7)]
 
 
-def test_what_a_later_generation_reads_is_not_written_any_more(node: Node) -> None:
+def test_a_version_being_read_is_not_overwritten(node: Node) -> None:
     worker = node.worker()
     write(worker, 7)
     assert node.worker(generation=2).find(0, 1, SECONDS) == {7}
@@ -218,7 +218,7 @@ def test_what_a_later_generation_reads_is_not_written_any_more(node: Node) -> No
     assert node.held() == [("job", 1, 0, 7)]
 
 
-def test_the_first_point_of_a_generation_takes_the_place_of_the_one_before(node: Node) -> None:
+def test_a_generations_committed_point_replaces_the_last_generations(node: Node) -> None:
     write(node.worker(), 7)
     later = node.worker(generation=2)
     write(later, 8)
@@ -227,14 +227,14 @@ def test_the_first_point_of_a_generation_takes_the_place_of_the_one_before(node:
     assert node.held() == [("job", 2, 0, 9)]
 
 
-def test_a_worker_reads_nothing_of_another_job_nor_of_its_own_generation(node: Node) -> None:
+def test_a_worker_cannot_read_other_jobs_or_its_own_generation(node: Node) -> None:
     write(node.worker(), 7)
     assert node.worker("other", generation=2).find(0, 1, SECONDS) == set()
     with pytest.raises(StoreError, match="none before 1"):
         node.worker(rank=1).find(0, 1, SECONDS)
 
 
-def test_a_worker_gets_no_more_memory_than_it_may_have_nor_than_there_is(node: Node) -> None:
+def test_a_workers_memory_is_limited_by_its_share_and_the_store(node: Node) -> None:
     greedy = node.worker("greedy")
     wait_until(greedy.idle, "the store is there")
     greedy.ask_for_room(WORKER_BYTES // 2 + 1, None)
@@ -252,7 +252,7 @@ def test_a_worker_gets_no_more_memory_than_it_may_have_nor_than_there_is(node: N
     assert len(node.held()) == 2, "those that were there before are not touched"
 
 
-def test_what_is_spare_gives_way_to_what_is_needed(node: Node) -> None:
+def test_spare_states_give_way_to_running_jobs(node: Node) -> None:
     half = WORKER_BYTES // 2 - 4
     write(node.worker("suspended"), 7, size=half)
     write(node.worker("trains"), 7, size=half)
@@ -266,7 +266,7 @@ def test_what_is_spare_gives_way_to_what_is_needed(node: Node) -> None:
     assert later.find(0, 1, SECONDS) == set()
 
 
-def test_nothing_is_written_or_read_when_the_servers_lease_is_over(node: Node) -> None:
+def test_no_reads_or_writes_after_the_servers_lease(node: Node) -> None:
     worker = node.worker()
     write(worker, 7)
     later = node.worker(generation=2)
@@ -282,7 +282,7 @@ def test_nothing_is_written_or_read_when_the_servers_lease_is_over(node: Node) -
     assert later.find(0, 1, SECONDS) == {7}
 
 
-def test_a_job_that_is_not_named_any_more_is_forgotten(node: Node) -> None:
+def test_a_job_no_longer_named_is_forgotten(node: Node) -> None:
     write(node.worker("kept"), 7)
     write(node.worker("over"), 7)
     node.tell(jobs=None)
@@ -291,7 +291,7 @@ def test_a_job_that_is_not_named_any_more_is_forgotten(node: Node) -> None:
     assert node.held() == [("kept", 1, 0, 7)]
 
 
-def test_a_worker_that_asks_while_the_store_is_away_asks_the_next_one(node: Node) -> None:
+def test_a_request_without_a_store_goes_to_the_next_store(node: Node) -> None:
     worker = node.worker()
     write(worker, 7)
     node.connection.close()
@@ -327,9 +327,7 @@ def test_a_restarted_agent_finds_what_is_held(node: Node) -> None:
         b"x" * 100_000,
     ],
 )
-def test_a_worker_that_says_what_makes_no_sense_is_hung_up_on_and_nobody_else(
-    node: Node, line: bytes
-) -> None:
+def test_nonsense_from_a_worker_ends_only_its_connection(node: Node, line: bytes) -> None:
     worker = node.worker()
     write(worker, 7)
     node.worker("other")
@@ -345,7 +343,7 @@ def test_a_worker_that_says_what_makes_no_sense_is_hung_up_on_and_nobody_else(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket to somebody else")
-def test_another_user_is_not_heard_though_it_can_reach_the_socket(node: Node) -> None:
+def test_another_user_is_refused_though_it_reaches_the_socket(node: Node) -> None:
     node.worker("theirs", user_id=12_345)
     ours = connect(node.boxes / "theirs-1-0", wire.SOCKET_NAME)
     ours.settimeout(SECONDS)
@@ -353,7 +351,7 @@ def test_another_user_is_not_heard_though_it_can_reach_the_socket(node: Node) ->
         assert ours.recv(100) == b""
 
 
-def test_a_store_whose_folder_is_gone_ends(node: Node) -> None:
+def test_a_store_ends_when_its_folder_is_gone(node: Node) -> None:
     node.connection.close()
     shutil.rmtree(node.folder)
     node.process.join(SECONDS)

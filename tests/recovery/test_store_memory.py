@@ -38,7 +38,7 @@ def own_bytes(server: Server) -> int:
     return sizes["RssAnon"]
 
 
-def test_two_servers_that_keep_each_others_shards_take_two_slots_of_each_and_little_else(
+def test_two_servers_protecting_each_other_stay_within_their_memory(
     start: Callable[[str], Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Specification, done means 14: at most 2 · m · C, and a tenth of it beside."""

@@ -49,7 +49,7 @@ def test_one_replica_sends_nothing():
     assert g4((5, 2), 10, 1).extension_seconds == 0.0
 
 
-def test_one_span_is_blocking_and_chunks_need_not_divide_the_checkpoint():
+def test_one_span_blocks_and_chunks_may_not_divide_the_checkpoint():
     plan = g4((0,), 5, 2)
     assert [chunk.size / MB for chunk in plan.chunks] == [2.0, 2.0, 1.0]
     assert plan.extension_seconds == pytest.approx(8.0)
@@ -58,12 +58,12 @@ def test_one_span_is_blocking_and_chunks_need_not_divide_the_checkpoint():
 @pytest.mark.parametrize(
     ("spans", "replicas", "share"), [((), 2, 0.8), ((-1.0,), 2, 0.8), ((1.0,), 0, 0.8), ((1.0,), 2, 0.0)]
 )
-def test_what_makes_no_plan_is_refused(spans, replicas, share):
+def test_impossible_traffic_is_refused(spans, replicas, share):
     with pytest.raises(ValueError, match="at least|usable_share"):
         partition(spans, MB, replicas, G4_LINK, G4_BUFFERS, share)
 
 
-def test_a_link_and_its_buffers_are_sensible():
+def test_invalid_links_and_buffers_are_refused():
     with pytest.raises(ValueError, match="positive rate"):
         Link(0.0)
     with pytest.raises(ValueError, match="do not make 4 sub-buffers"):
@@ -127,7 +127,7 @@ def test_g10_chunks_of_gpt2_100b():
     st.lists(st.integers(1, 64 * MB), min_size=1, max_size=20), st.integers(1, 6),
     st.floats(MB, 100 * MB), st.floats(MB, 100 * MB), st.floats(0.0, 1.0),
 )  # fmt: skip
-def test_more_sub_buffers_are_never_slower_and_no_buffer_holds_two_chunks(sizes, count, rate, copy, startup):
+def test_more_sub_buffers_are_never_slower_nor_hold_two_chunks(sizes, count, rate, copy, startup):
     link = Link(rate, startup)
     sent = transmit(sizes, link, copy, count)
     assert sent.seconds >= transmit(sizes, link, copy, count + 1).seconds - 1e-9
@@ -195,7 +195,7 @@ def test_the_threshold_is_five_startups_or_ten_milliseconds():
         ([StampedIteration(2.0, 1.0, ())] * 9, "ends before it begins"),
     ],
 )
-def test_stamps_that_make_no_profile_are_refused(stamped, message):
+def test_inconsistent_timestamps_are_refused(stamped, message):
     with pytest.raises(ValueError, match=message):
         idle_profile(stamped, 0.01)
 
@@ -218,7 +218,7 @@ def traffic(**changed: Any) -> IterationTraffic:
     return replace(GPT2_40B, **changed)
 
 
-def test_modes_stand_in_the_published_order():
+def test_modes_rank_in_the_published_order():
     none, blocking, naive, without, gemini = compare(traffic())
     assert none.iteration_seconds == gemini.iteration_seconds == 23.76
     assert blocking.extension_seconds == pytest.approx(2.4)
@@ -239,7 +239,7 @@ def test_slow_copies_lengthen_what_the_pipeline_cannot_hide():
 
 
 @given(st.lists(st.floats(0.0, 1.6), min_size=1, max_size=8), st.integers(1, 3), st.floats(1e8, 1e10))
-def test_gemini_is_never_slower_than_without_a_pipeline_nor_that_than_taking_turns(spans, replicas, copy):
+def test_gemini_beats_no_pipeline_which_beats_taking_turns(spans, replicas, copy):
     one = traffic(spans=tuple(spans), replicas=replicas, copy_bytes_per_second=copy)
     gemini = iteration_under(TrafficMode.GEMINI, one).extension_seconds
     without = iteration_under(TrafficMode.WITHOUT_PIPELINE, one).extension_seconds

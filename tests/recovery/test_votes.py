@@ -109,7 +109,9 @@ def heard(votes: Sequence[Vote]) -> Votes:
     trouble=st.sampled_from([0.0, 0.2, 0.5]),
     iterations=st.integers(5, 40),
 )
-def test_a_version_stays_whole_on_all_ranks(seed: int, ranks: int, trouble: float, iterations: int) -> None:
+def test_a_complete_version_always_remains_on_all_ranks(
+    seed: int, ranks: int, trouble: float, iterations: int
+) -> None:
     chance = random.Random(seed)
     rooms = [UnreliableRooms(chance, trouble) for _ in range(ranks)]
     points = [MemoryPoints(room, 1.0) for room in rooms]
@@ -189,7 +191,7 @@ class Disks:
     safe_seconds=st.floats(2.0, 30.0), longest_storing=st.floats(0.0, 20.0), longest=st.floats(0.05, 3.0),
     away=st.lists(st.booleans(), min_size=12, max_size=12),
 )  # fmt: skip
-def test_a_lost_server_never_costs_more_than_was_promised_whether_copies_are_made_or_not(
+def test_losing_a_server_never_costs_more_than_promised(
     seed: int, ranks: int, trouble: float, safe_seconds: float, longest_storing: float, longest: float,
     away: list[bool],
 ) -> None:  # fmt: skip
@@ -236,14 +238,14 @@ def vars_of(vote: Vote) -> dict[str, bool]:
     return {"ready": vote.ready, "spoiled": vote.spoiled, "safe": vote.safe, "lacking": vote.lacking}
 
 
-def test_what_has_come_from_memory_is_stored_at_once_where_a_promise_counts_on_it() -> None:
+def test_a_state_from_memory_is_stored_at_once_if_promised() -> None:
     """The durable state before it is as old as the loss has found it."""
     assert DurableSchedule(60.0, 15.0, 100.0, from_memory=True).due(100.0)
     assert not DurableSchedule(60.0, 15.0, 100.0, from_memory=False).due(100.0)
     assert not DurableSchedule(60.0, None, 100.0, from_memory=True).due(100.0)
 
 
-def test_a_copy_that_is_lacking_makes_older_ones_count_for_nothing() -> None:
+def test_a_missing_copy_keeps_older_versions_from_counting() -> None:
     """The server that is gone may have had them."""
     schedule = DurableSchedule(600.0, 15.0, 0.0, from_memory=False)
     schedule.heard(Votes(all_safe=True), 99.0)
