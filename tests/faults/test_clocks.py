@@ -33,7 +33,7 @@ def test_jumps_of_one_clock_add_up_and_each_ends_by_itself(tmp_path: Path) -> No
     assert (read(file), clocks.wrong_by("beat")) == (0.0, 0.0)
 
 
-def test_a_clock_is_right_again_when_its_fault_is_over(tmp_path: Path) -> None:
+def test_a_clock_is_restored_when_its_fault_ends(tmp_path: Path) -> None:
     clocks = Clocks(Path("/library"), tmp_path)
     file = Path(clocks.environment("web")["FAKETIME_TIMESTAMP_FILE"])
     wrong = []
@@ -45,12 +45,12 @@ def test_a_clock_is_right_again_when_its_fault_is_over(tmp_path: Path) -> None:
     assert deed.ended_at is not None
 
 
-def test_a_library_that_is_none_is_told_with_what_is_wrong_with_it(tmp_path: Path) -> None:
+def test_an_unusable_clock_library_is_reported_with_its_error(tmp_path: Path) -> None:
     with pytest.raises(NoClocksError, match="no such file"):
         find_library({VARIABLE: str(tmp_path / "none.so")})
 
 
-def test_the_wall_clock_of_a_process_jumps_and_no_other_clock_does(tmp_path: Path) -> None:
+def test_only_the_wall_clock_of_the_process_jumps(tmp_path: Path) -> None:
     try:
         library = find_library()
     except NoClocksError as error:

@@ -47,13 +47,13 @@ def platform(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) ->
     return clusters
 
 
-def test_without_a_platform_it_says_what_it_needs(tmp_path: Path) -> None:
+def test_without_a_platform_the_command_names_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"no platform runs on .*--data"):
         call_command("chaos", data=tmp_path)
 
 
 @pytest.mark.parametrize("what", ["a file", "somebody else's"])
-def test_a_folder_that_is_none_or_somebody_elses_is_refused_in_a_line(
+def test_an_invalid_data_folder_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     data = tmp_path / "data"
@@ -71,12 +71,12 @@ def test_a_folder_that_is_none_or_somebody_elses_is_refused_in_a_line(
 @pytest.mark.parametrize(
     ("option", "value"), [("seconds", 0.0), ("seconds", 1e9), ("wait", 0.0), ("seed", -1)]
 )
-def test_numbers_that_make_no_sense_are_refused(tmp_path: Path, option: str, value: float) -> None:
+def test_invalid_numbers_are_refused(tmp_path: Path, option: str, value: float) -> None:
     with pytest.raises(CommandError, match=f"--{option}"):
         call_command("chaos", data=tmp_path, **{option: value})
 
 
-def test_a_part_that_there_is_not_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+def test_an_unknown_part_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"'moon': take some of .*PostgreSQL.*agent"):
         call_command("chaos", data=tmp_path, part=["moon"])
 
@@ -90,7 +90,7 @@ def test_a_dry_run_prints_the_schedule_and_does_nothing(platform, child, capsys)
 
 
 @pytest.mark.parametrize("name", [None, "another"])
-def test_nothing_is_done_without_the_clusters_name(platform, child, name: str | None) -> None:
+def test_no_fault_is_injected_without_the_clusters_name(platform, child, name: str | None) -> None:
     with pytest.raises(CommandError, match="--yes-i-mean-this-cluster main"):
         call_command("chaos", seconds=1.0, seed=3, yes_i_mean_this_cluster=name)
     assert child.poll() is None
@@ -103,7 +103,7 @@ def test_a_platform_of_two_clusters_is_left_alone(platform, child) -> None:
     assert child.poll() is None
 
 
-def test_with_the_name_it_is_done_and_judged(platform, child, capsys) -> None:
+def test_with_the_clusters_name_faults_are_injected_and_judged(platform, child, capsys) -> None:
     call_command("chaos", seconds=1.0, seed=_that_kills(), yes_i_mean_this_cluster="main")
     assert child.wait(30) == -9
     assert "everything holds" in capsys.readouterr().out
@@ -119,7 +119,7 @@ def job(state: str) -> dict[str, Any]:
     return {"id": "j", "name": "work", "state": state, "failure": None}
 
 
-def test_which_jobs_an_operator_has_lost() -> None:
+def test_vanished_and_failed_jobs_count_as_lost() -> None:
     before = Before({"j": job("running")}, frozenset())
     assert lost(before, [job("completed")]) == []
     assert lost(before, [job("cancelled")]) == []
@@ -127,7 +127,7 @@ def test_which_jobs_an_operator_has_lost() -> None:
     assert lost(before, [])
 
 
-def test_the_platform_has_to_be_there_for_its_database(tmp_path: Path) -> None:
+def test_the_platforms_database_must_be_reachable(tmp_path: Path) -> None:
     from launch.folders import Folders
 
     with pytest.raises(ChaosRefusedError, match="no platform"):

@@ -44,7 +44,7 @@ def test_a_killed_process_is_gone(child):
     assert deed.begun_at is not None
 
 
-def test_a_frozen_process_goes_on_at_its_time(child):
+def test_a_frozen_process_resumes_on_schedule(child):
     seen = []
 
     def look(text: str) -> None:
@@ -61,7 +61,7 @@ def test_a_frozen_process_goes_on_at_its_time(child):
     assert deed.begun_at < deed.ended_at
 
 
-def test_what_is_frozen_goes_on_when_the_schedule_is_stopped(child):
+def test_stopping_the_schedule_resumes_frozen_processes(child):
     stop = threading.Event()
     carry_out([Fault(0.0, Kind.FREEZE, WEB, 600.0)], means(child), stop=stop, say=lambda text: stop.set())
     while status(child) == psutil.STATUS_STOPPED:
@@ -97,14 +97,14 @@ def test_a_whole_server_is_killed_and_frozen_with_all_that_runs_there(several):
     assert [process.wait(30) for process in several] == [-9, -9, -9]
 
 
-def test_whole_servers_are_met_only_where_that_is_asked_for(several):
+def test_whole_servers_are_targets_only_on_request(several):
     means = whole_server(several)
     assert (means.targets(), means.servers()) == ([], [NODE])
     means.whole_servers = False
     assert (means.targets(), means.servers()) == ([], [])
 
 
-def test_what_is_not_there_is_no_fault():
+def test_a_fault_on_an_absent_target_does_not_count():
     (deed,) = carry_out([Fault(0.0, Kind.KILL, WEB)], Means(find=dict))
     assert deed.begun_at is None
 
@@ -116,7 +116,7 @@ def test_a_process_that_got_the_id_of_another_one_is_left_alone(child):
     assert child.poll() is None
 
 
-def test_a_link_misbehaves_for_its_time_alone(monkeypatch):
+def test_a_link_misbehaves_only_during_its_fault(monkeypatch):
     behaviours: list[Behaviour] = []
     link = Target(Part.CONTROL_LINK, "link", "node-1")
     with Proxy(("127.0.0.1", 0), ("127.0.0.1", 1)) as proxy:
@@ -133,6 +133,6 @@ def test_the_machines_own_disk_is_never_filled(tmp_path):
     assert list(folder.iterdir()) == []
 
 
-def test_without_a_platform_there_is_nothing_to_find(tmp_path):
+def test_without_a_platform_no_targets_exist(tmp_path):
     with pytest.raises(NotRunningError, match=str(tmp_path)):
         find(Folders(tmp_path))

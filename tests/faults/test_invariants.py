@@ -27,11 +27,11 @@ def steps(
     return [Step(job, generation, rank, gpu, number, at) for number, at in enumerate(times, start=1)]
 
 
-def test_one_generation_after_the_other_is_fine():
+def test_successive_generations_are_no_violation():
     assert invariants.trained_twice(steps("j", 1, [1, 2, 3]) + steps("j", 2, [4, 5])) == []
 
 
-def test_an_old_generation_that_begins_a_step_beside_its_successor_is_not():
+def test_a_step_of_an_old_generation_beside_its_successor_is_found():
     (found,) = invariants.trained_twice(steps("j", 1, [1, 2, 4.5]) + steps("j", 2, [4, 5], gpu="b GPU 0"))
     assert "generation 1 began iteration 3 0.50 s after generation 2" in found.what
 
@@ -44,7 +44,7 @@ def test_training_twice_is_two_generations_whose_spans_overlap(first, second):
     assert bool(found) == (max(first) > min(second))
 
 
-def test_a_gpu_that_goes_from_one_job_to_the_next_is_fine_and_one_that_two_use_is_not():
+def test_a_gpu_may_change_jobs_but_not_serve_two_at_once():
     one, other = steps("j", 1, [1, 2, 3]), steps("k", 1, [3.5, 4])
     assert invariants.gpus_used_by_two(one + other) == []
     (found,) = invariants.gpus_used_by_two([*one, *(replace(step, at=step.at - 1.0) for step in other)])
@@ -57,7 +57,7 @@ def test_two_generations_of_one_job_may_follow_each_other_on_a_gpu():
     assert invariants.gpus_used_by_two(steps("j", 1, [1, 2]) + steps("j", 2, [3, 4])) == []
 
 
-def test_workers_words_become_steps_and_those_that_only_measured_do_not_count():
+def test_steps_are_parsed_from_logs_of_training_generations_only():
     lines = [("j", 1, 0, "hello\nSTEP 1 10.5\nSTEP 2 11.0\nSTEP"), ("j", 2, 0, "STEP 1 12.0\n")]
     assert invariants.steps_of(lines, {("j", 1, 0): "a GPU 0"}) == [
         Step("j", 1, 0, "a GPU 0", 1, 10.5),
@@ -78,7 +78,7 @@ POINT = {
 }  # fmt: skip
 
 
-def test_a_start_from_a_whole_point_is_fine():
+def test_a_start_from_a_complete_point_is_no_violation():
     assert invariants.incomplete_starts([start()], [POINT]) == []
     nothing = {"job": "j", "number": 1, "live_at": BEFORE, "start": {"from": "nothing"}}
     assert invariants.incomplete_starts([nothing], []) == []
@@ -96,7 +96,7 @@ def test_a_start_from_a_whole_point_is_fine():
         (start(**{"from": "memory", "shards": [{"id": 1, "holders": [{}]}]}), POINT),
     ],
 )
-def test_a_start_from_a_point_that_lacks_something_is_not(given, point):
+def test_a_start_from_an_incomplete_point_is_a_violation(given, point):
     assert invariants.incomplete_starts([given], [point])
 
 
@@ -113,7 +113,7 @@ def job(**changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("state", "lost"), [
     ("completed", False), ("declined", False), ("failed", True), ("running", True), ("submitted", True),
 ])  # fmt: skip
-def test_which_jobs_are_lost(state, lost):
+def test_jobs_in_unexpected_states_are_lost(state, lost):
     assert bool(invariants.lost_jobs([job(state=state)])) == lost
 
 
@@ -148,7 +148,7 @@ def test_only_faults_in_the_life_of_a_job_count_for_its_promise():
     assert faults_in_the_life_of(job(), deeds) == [deeds[1].fault, deeds[2].fault]
 
 
-def test_a_promise_that_broke_without_a_fault_or_through_one_that_is_covered_is_a_violation():
+def test_a_promise_broken_within_the_reserve_is_a_violation():
     missed = job(promise_outcome="missed")
     assert judged_promises([missed], [], 0).broken
     assert judged_promises([missed], [deed(5, 5)], 1).broken
@@ -159,12 +159,12 @@ def test_a_promise_that_broke_without_a_fault_or_through_one_that_is_covered_is_
     assert judged_promises([job(), given_back], [], 1) == Judged([], 0, 2, 20.0)
 
 
-def test_the_least_time_that_a_covered_job_had_left_is_told():
+def test_the_least_time_left_to_a_covered_job_is_reported():
     late = job(id="k", promise_outcome="missed", finished_at=BEFORE + timedelta(seconds=52))
     assert judged_promises([job(), late], [], 1).left_seconds == -2.0
 
 
-def test_a_process_may_be_started_again_as_often_as_it_was_killed_and_no_more():
+def test_restarts_beyond_the_number_of_kills_are_violations():
     deeds = [Deed(Fault(1.0, Kind.KILL, Target(Part.WEB, "web")), BEFORE, None, "")]
     deeds.append(Deed(Fault(2.0, Kind.KILL, Target(Part.BEAT, "beat")), None, None, "there is none just now"))
     assert ended_by_themselves({"web": 3}, {"web": 4, "beat": 0}, deeds) == []

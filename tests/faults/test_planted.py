@@ -15,13 +15,13 @@ from tests.faults import planted
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_short_fence_takes_silences_for_longer_than_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_defect_short_fence_triples_silences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Agent, "silent_seconds", Agent.silent_seconds)
     planted.DEFECTS["short-fence"]()
     assert Agent(last_report_at=NOW - timedelta(seconds=7)).silent_seconds(NOW) == 21.0
 
 
-def test_no_pause_charged_is_none_of_a_change_nor_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_defect_no_pause_charged_zeroes_all_charges(monkeypatch: pytest.MonkeyPatch) -> None:
     for owner, name in (
         (FailureCharges, "_computed"),
         (jobs_of_pool, "curve_from_measurements"),
@@ -40,6 +40,6 @@ def test_no_pause_charged_is_none_of_a_change_nor_of_a_failure(monkeypatch: pyte
     assert charged() == (0.0, 0.0)
 
 
-def test_the_control_plane_gets_other_settings_for_a_defect_alone() -> None:
+def test_only_a_defect_changes_the_control_planes_settings() -> None:
     assert planted.environment("") == {}
     assert planted.environment("short-fence")["DJANGO_SETTINGS_MODULE"] == "tests.faults.planted_settings"

@@ -71,7 +71,7 @@ def send(proxy: Proxy, text: str, seconds: float = 60.0) -> str:
     ).text
 
 
-def test_messages_pass_whole_and_the_server_is_asked_by_its_own_name(proxy, upstream):
+def test_messages_pass_unchanged_under_the_servers_own_name(proxy, upstream):
     long = "x" * 300_000
     with httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}", trust_env=False) as client:
         assert client.post("/", content=long).text == long
@@ -80,16 +80,14 @@ def test_messages_pass_whole_and_the_server_is_asked_by_its_own_name(proxy, upst
     assert upstream.hosts == {f"127.0.0.1:{upstream.server_port}"}
 
 
-def test_doubled_messages_come_twice_and_are_answered_once(proxy, upstream):
+def test_doubled_messages_arrive_twice_and_get_one_answer(proxy, upstream):
     proxy.behave(Behaviour(double=True))
     assert send(proxy, "first") == "first"
     assert send(proxy, "second") == "second"
     assert sorted(upstream.wait_for(4)) == ["first", "first", "second", "second"]
 
 
-def test_a_message_held_back_comes_after_a_later_one_though_nobody_waits_any_more(
-    proxy, upstream, monkeypatch
-):
+def test_a_held_back_message_arrives_after_a_later_one(proxy, upstream, monkeypatch):
     sleep, over = asyncio.sleep, threading.Event()
 
     async def hold_back(seconds: float) -> None:
@@ -105,7 +103,7 @@ def test_a_message_held_back_comes_after_a_later_one_though_nobody_waits_any_mor
     assert upstream.wait_for(2) == ["late", "early"]
 
 
-def test_nothing_passes_a_cut_and_what_was_on_its_way_is_lost(proxy, upstream):
+def test_a_cut_link_drops_all_messages_in_flight(proxy, upstream):
     proxy.behave(Behaviour(cut=True))
     with ThreadPoolExecutor() as threads:
         lost = threads.submit(send, proxy, "lost")

@@ -16,7 +16,7 @@ def entry(seed: int, *violations: str, seconds: float = 30.0) -> Entry:
     )  # fmt: skip
 
 
-def test_seeds_that_are_in_the_record_are_not_run_again(tmp_path: Path) -> None:
+def test_recorded_seeds_are_not_run_again(tmp_path: Path) -> None:
     file = tmp_path / "folder" / "record.jsonl"
     assert record.to_do(record.read(file), 1, 4, 30.0) == [1, 2, 3, 4]
     for seed in (1, 3):
@@ -25,7 +25,7 @@ def test_seeds_that_are_in_the_record_are_not_run_again(tmp_path: Path) -> None:
     assert record.to_do(record.read(file), 1, 4, 60.0) == [1, 2, 3, 4]
 
 
-def test_a_line_that_was_cut_off_is_run_again_and_what_was_run_again_counts_last(tmp_path: Path) -> None:
+def test_a_truncated_line_is_run_again_and_the_last_run_counts(tmp_path: Path) -> None:
     file = tmp_path / "record.jsonl"
     record.append(file, entry(1, "no job lost: work 1"))
     with file.open("a") as out:
@@ -43,7 +43,7 @@ def test_the_report_lies_beside_the_record(tmp_path: Path) -> None:
     assert page.read_text().splitlines() == record.report([entry(5), entry(6)])
 
 
-def test_the_report_has_every_seed_and_how_to_run_a_broken_one_again() -> None:
+def test_the_report_lists_seeds_with_commands_to_repeat_failures() -> None:
     broken = entry(7, "no job lost: work 1")
     broken.covered, broken.judged, broken.left_seconds = True, 2, -3.0
     text = "\n".join(record.report([entry(3), broken]))

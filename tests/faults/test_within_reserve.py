@@ -60,7 +60,7 @@ def test_a_schedule_that_is_not_covered_keeps_all_faults(servers):
     assert all(drawn(seed, 1, servers) == everything(seed, servers) for seed in beyond)
 
 
-def test_what_is_drawn_is_over_in_time_and_never_overlaps_on_a_target():
+def test_drawn_faults_end_in_time_and_never_overlap_on_a_target():
     for seed in SEEDS:
         ends: dict[Target, float] = {}
         for fault in drawn(seed, 2, []):
