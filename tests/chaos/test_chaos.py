@@ -23,7 +23,7 @@ SEED = 11
 
 @pytest.mark.live
 @pytest.mark.timeout(900)
-def test_a_minute_of_hostile_and_careless_users_breaks_nothing() -> None:
+def test_a_minute_of_hostile_users_breaks_no_invariant() -> None:
     """Only what no clock decides: promises, answers, memory, rows. `make hostile` judges the length of passes
     too."""
     report = chaos(60.0, SEED, timing=False)
@@ -61,7 +61,7 @@ def answered(status: int, content_type: str = "application/problem+json", **more
     return Answer("mallory", "request", "POST", path, status, content_type, retry_after)
 
 
-def test_what_a_door_may_not_answer() -> None:
+def test_server_errors_and_html_answers_are_faults() -> None:
     assert answered(500).is_a_fault
     assert answered(502).is_a_fault
     assert answered(503).is_a_fault, "busy, without a word on when to come back"
@@ -82,7 +82,9 @@ def test_what_a_door_may_not_answer() -> None:
         ("void", "failures_beyond_reserve", False),
     ],
 )
-def test_which_ends_of_a_promise_are_the_platforms_fault(outcome: str, void_reason: str, kept: bool) -> None:
+def test_ends_of_promises_are_attributed_to_platform_or_user(
+    outcome: str, void_reason: str, kept: bool
+) -> None:
     assert is_kept({"outcome": outcome, "void_reason": void_reason}) is kept
 
 
@@ -107,7 +109,7 @@ class NothingHappened:
         return [{"number": 0}] if sql.startswith("select count(") else []
 
 
-def test_what_was_not_looked_at_does_not_hold(tmp_path: Path) -> None:
+def test_an_invariant_without_evidence_does_not_hold(tmp_path: Path) -> None:
     for name in ("web", "agent-api", "streams"):
         (tmp_path / f"{name}.log").touch()
     seen = Seen(metrics={"punctual_planner_failed_passes_total": 0.0})

@@ -28,7 +28,7 @@ def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_missed_promise_has_a_page_with_what_happened_in_its_order(tmp_path: Path) -> None:
+def test_a_missed_promise_has_a_page_with_ordered_events(tmp_path: Path) -> None:
     job = JobFactory.create(state=JobState.RUNNING, promise_outcome=PromiseOutcome.MISSED)
     moment = job.submitted_at
     GenerationFactory.create(
