@@ -164,7 +164,7 @@ def test_the_wide_job_trained_on_both_agents(day: Day, rows: Callable[..., list[
     assert len(servers) == 2
 
 
-def test_best_effort_lost_no_iteration_when_it_yielded(
+def test_the_best_effort_job_lost_no_iteration_when_preempted(
     day: Day, rows: Callable[..., list[dict[str, Any]]]
 ) -> None:
     generations = rows(
@@ -190,7 +190,7 @@ def test_best_effort_lost_no_iteration_when_it_yielded(
     assert resumed <= suspended
 
 
-def test_every_decision_of_the_day_comes_out_the_same_when_it_is_replayed(
+def test_every_decision_of_the_day_replays_identically(
     day: Day, rows: Callable[..., list[dict[str, Any]]]
 ) -> None:
     recorded = rows(
@@ -204,7 +204,7 @@ def test_every_decision_of_the_day_comes_out_the_same_when_it_is_replayed(
         assert differences(row["summary"], replayed) == [], f"decision {row['id']}"
 
 
-def test_losses_fall(day: Day) -> None:
+def test_the_losses_of_the_day_fall(day: Day) -> None:
     for job in (day.wide, day.roomy, day.tight, day.yielding, day.soft):
         losses = [metric.values["loss"] for metric in job.metrics() if "loss" in metric.values]
         tenth = max(1, len(losses) // 10)

@@ -82,7 +82,7 @@ def measurements(rows: Rows, job: Job) -> list[dict[str, Any]]:
     )
 
 
-def test_it_is_killed_at_its_bound_and_refused_while_promises_are_kept(
+def test_a_hanging_import_fails_its_job_while_promises_are_kept(
     person: Client, rows: Rows, known: Job, short_bound: None, tmp_path: Path
 ) -> None:
     code = tmp_path / "hanging.py"

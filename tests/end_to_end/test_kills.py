@@ -200,7 +200,7 @@ def another_planner(rows: Rows, before: int) -> None:
     wait_until(lambda: epoch(rows) > before, "another planner", seconds=PATIENCE_SECONDS)
 
 
-def test_the_planners_child_is_killed(
+def test_the_platform_survives_a_kill_of_the_planners_child(
     running_platform: Platform, person: Client, rows: Rows, job: Job
 ) -> None:
     before, generation = epoch(rows), live_generation(rows, job)
@@ -212,7 +212,7 @@ def test_the_planners_child_is_killed(
     is_decided(person, "after the planner's child")
 
 
-def test_the_planners_parent_is_killed(
+def test_the_platform_survives_a_kill_of_the_planners_parent(
     running_platform: Platform, person: Client, rows: Rows, job: Job
 ) -> None:
     before, generation = epoch(rows), live_generation(rows, job)
@@ -224,7 +224,7 @@ def test_the_planners_parent_is_killed(
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["before it plans", "after it planned"])
-def test_the_planner_is_killed_during_a_recovery_which_goes_on_and_begins_one_generation(
+def test_a_recovery_survives_the_planners_kill_with_one_generation(
     running_platform: Platform, rows: Rows, job: Job, planned: bool
 ) -> None:
     """Not planned: the planner stands still from before the failure, so nobody has answered it when it is
@@ -256,7 +256,7 @@ def test_the_planner_is_killed_during_a_recovery_which_goes_on_and_begins_one_ge
     assert (told.outcome, told.recovering_generation) == ("recovered", begun[0]["number"])
 
 
-def test_the_beat_is_killed(running_platform: Platform, rows: Rows, job: Job) -> None:
+def test_the_platform_survives_a_kill_of_the_beat(running_platform: Platform, rows: Rows, job: Job) -> None:
     kill_and_wait(running_platform, "beat")
     looked = rows("select leases_checked_at from cluster_cluster")[0]["leases_checked_at"]
     wait_until(
@@ -267,7 +267,9 @@ def test_the_beat_is_killed(running_platform: Platform, rows: Rows, job: Job) ->
     goes_on(job)
 
 
-def test_the_web_server_is_killed(running_platform: Platform, person: Client, job: Job) -> None:
+def test_the_platform_survives_a_kill_of_the_web_server(
+    running_platform: Platform, person: Client, job: Job
+) -> None:
     web = running_platform.process("web")
     for pid in [*web.children, web.pid]:
         if pid is not None:
@@ -277,7 +279,9 @@ def test_the_web_server_is_killed(running_platform: Platform, person: Client, jo
     is_decided(person, "after the web server")
 
 
-def test_an_agent_is_killed_and_its_workers_go_on(running_platform: Platform, rows: Rows, job: Job) -> None:
+def test_workers_train_on_when_their_agent_is_killed(
+    running_platform: Platform, rows: Rows, job: Job
+) -> None:
     generation = live_generation(rows, job)
     workers = workers_of(running_platform, job)
     assert workers
@@ -287,7 +291,7 @@ def test_an_agent_is_killed_and_its_workers_go_on(running_platform: Platform, ro
     assert workers_of(running_platform, job) == workers
 
 
-def test_a_worker_is_killed_and_the_job_goes_on_from_memory(
+def test_a_job_resumes_from_memory_after_a_workers_kill(
     running_platform: Platform, rows: Rows, job_between_checkpoints: Job
 ) -> None:
     job = job_between_checkpoints
@@ -316,7 +320,7 @@ def test_a_worker_is_killed_and_the_job_goes_on_from_memory(
     assert sum(seconds.values()) == pytest.approx(told.down_seconds, abs=0.01)
 
 
-def test_a_server_dies_with_its_memory_and_the_job_goes_on_from_a_peers(
+def test_a_job_resumes_from_a_peers_memory_after_its_server_dies(
     running_platform: Platform, rows: Rows, job_between_checkpoints: Job
 ) -> None:
     job = job_between_checkpoints
@@ -365,7 +369,9 @@ def test_a_server_dies_with_its_memory_and_the_job_goes_on_from_a_peers(
     )
 
 
-def test_an_agent_is_killed_with_its_workers(running_platform: Platform, rows: Rows, job: Job) -> None:
+def test_a_job_recovers_when_an_agent_dies_with_its_workers(
+    running_platform: Platform, rows: Rows, job: Job
+) -> None:
     before = job.refresh().iterations_done
     stored = max(checkpoint.iteration for checkpoint in job.checkpoints())
     agent = running_platform.process("agent-node-1")
@@ -389,7 +395,7 @@ def test_an_agent_is_killed_with_its_workers(running_platform: Platform, rows: R
     assert resumed >= stored, f"was at {before}, had stored {stored}, went on from {resumed}"
 
 
-def test_the_broker_is_killed_and_forgets_everything(
+def test_the_platform_survives_a_broker_that_loses_all_messages(
     running_platform: Platform, person: Client, job: Job
 ) -> None:
     kill_and_wait(running_platform, "valkey")
@@ -397,9 +403,7 @@ def test_the_broker_is_killed_and_forgets_everything(
     is_decided(person, "after the broker")
 
 
-def test_a_frozen_agent_is_fenced_and_its_work_goes_on_elsewhere(
-    running_platform: Platform, rows: Rows, job: Job
-) -> None:
+def test_a_frozen_agent_is_fenced_and_its_job_moves(running_platform: Platform, rows: Rows, job: Job) -> None:
     agent = running_platform.process("agent-node-1")
     agent.signal(signal.SIGSTOP)
     try:

@@ -94,7 +94,7 @@ def scene() -> Iterator[Scene]:
         shutil.rmtree(data, ignore_errors=True)
 
 
-def test_whom_the_larger_kind_refuses_trains_on_the_quicker_one_in_time(scene: Scene) -> None:
+def test_a_tight_job_trains_on_the_quicker_kind_in_time(scene: Scene) -> None:
     # Without deadlines they go where fewest jobs share a GPU, so both kinds come to be measured.
     first = [scene.submit(f"calibrate {number}", 10) for number in range(2)]
     for job in first:

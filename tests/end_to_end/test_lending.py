@@ -131,7 +131,7 @@ def scene() -> Iterator[Scene]:
         shutil.rmtree(data, ignore_errors=True)
 
 
-def test_a_burst_takes_servers_back_in_time_and_costs_no_job_its_work(scene: Scene) -> None:
+def test_a_burst_reclaims_servers_in_time_without_losing_work(scene: Scene) -> None:
     first = scene.submit("calibrate", 10)
     wait_for(first, lambda job: job.state == "completed", "completed", seconds=240)
     levels = {level["gpus"]: level for level in first.curve()["levels"]}
@@ -150,7 +150,7 @@ def test_a_burst_takes_servers_back_in_time_and_costs_no_job_its_work(scene: Sce
     ends_as_if_undisturbed(scene, elastic)
 
 
-def test_under_the_policy_lyra_a_job_trains_on_borrowed_servers_and_comes_home(scene: Scene) -> None:
+def test_under_lyra_a_job_trains_on_borrowed_servers_and_returns(scene: Scene) -> None:
     first = scene.submit("calibrate again", 10)
     wait_for(first, lambda job: job.state == "completed", "completed", seconds=240)
     speed = {level["gpus"]: level["iterations_per_second"] for level in first.curve()["levels"]}

@@ -67,7 +67,7 @@ def world_sizes(rows: Rows, job: Job) -> set[int]:
     return {row["world_size"] for row in found}
 
 
-def test_what_a_plan_alone_can_promise_is_on_time(
+def test_a_deadline_only_a_plan_can_meet_is_met(
     running_platform: Platform, person: Client, rows: Rows, tmp_path: Path
 ) -> None:
     refused = submit(person, "without a plan", ITERATIONS, deadline=DEADLINE_SECONDS)

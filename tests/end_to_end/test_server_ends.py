@@ -61,7 +61,7 @@ def held_on(rows: Rows, job: Job, server: str) -> int:
     return int(found["count"])
 
 
-def test_workers_leave_before_the_end_and_the_job_goes_on_elsewhere_with_its_iterations(
+def test_a_job_leaves_a_server_before_its_end_without_losing_work(
     running_platform: Platform, operator: Client, rows: Rows, job: Job
 ) -> None:
     processes, workers = set(worker_pids(running_platform, "node-2")), held_on(rows, job, "node-2")
