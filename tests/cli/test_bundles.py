@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_single_file_goes_as_it_is(tmp_path: Path) -> None:
+def test_a_single_file_is_sent_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_bytes(b"class Train: ...\r\n")
     bundle = pack(path)
@@ -50,14 +50,14 @@ def test_a_single_file_goes_as_it_is(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_is_zipped_without_what_is_no_code(folder: Path) -> None:
+def test_a_folder_is_zipped_without_files_that_are_no_code(folder: Path) -> None:
     (folder / ".punctualignore").write_text("data/\n*.md\n")
     bundle = pack(str(folder))
     assert names_in(bundle.content) == ["layers/attention.py", "requirements.txt", "train.py"]
     assert bundle.suggested_name == "my-project"
 
 
-def test_ignore_rules_can_be_taken_back(folder: Path) -> None:
+def test_ignore_rules_can_be_negated(folder: Path) -> None:
     (folder / ".punctualignore").write_text("notes/*\n!notes/keep.md\n")
     (folder / "notes/keep.md").write_text("kept")
     assert "notes/keep.md" in names_in(pack(folder).content)
@@ -71,7 +71,7 @@ def test_the_same_files_give_the_same_bytes(folder: Path) -> None:
     assert pack(folder).content == first
 
 
-def test_a_requirements_file_can_go_with_a_single_file(folder: Path) -> None:
+def test_a_requirements_file_can_accompany_a_single_file(folder: Path) -> None:
     bundle = pack(folder / "train.py", requirements=folder / "requirements.txt")
     assert names_in(bundle.content) == ["requirements.txt", "train.py"]
 
@@ -103,7 +103,7 @@ def test_a_class_in_a_package_brings_the_whole_package(
         sys.modules.pop(name)
 
 
-def test_a_class_that_no_file_holds_is_refused_with_a_hint() -> None:
+def test_a_class_without_a_source_file_is_refused_with_a_hint() -> None:
     class Local: ...
 
     with pytest.raises(BundleError, match="inside a function"):
@@ -116,7 +116,9 @@ def test_a_class_that_no_file_holds_is_refused_with_a_hint() -> None:
     ("name", "content", "message"),
     [("train.txt", "x", "neither"), ("folder/readme.md", "x", "no .py")],
 )
-def test_what_cannot_be_a_function_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_an_object_that_is_no_function_is_refused(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(content)
@@ -127,7 +129,7 @@ def test_what_cannot_be_a_function_is_refused(tmp_path: Path, name: str, content
 @pytest.mark.parametrize(
     "name", ["nowhere.py", "nul\0.py", "", "~unknown-person/train.py", "x" * 5000 + ".py"]
 )
-def test_a_file_that_cannot_be_read_is_an_error_in_words(
+def test_an_unreadable_file_gives_a_readable_error(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

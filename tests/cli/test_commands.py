@@ -60,7 +60,7 @@ SUBMIT = ("submit", "train@1", "--batch-size", "256", "--iterations", "500", "--
         (("--profile", "nobody", "jobs"), 2, "nobody"),
     ],
 )
-def test_errors_are_one_line_with_a_hint_and_a_documented_exit_code(
+def test_errors_have_one_line_a_hint_and_a_documented_exit_code(
     platform: FakePlatform, run: Run, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     platform.answers[f"GET jobs/{JOB}/"] = job_document()
@@ -89,7 +89,7 @@ def test_a_platform_that_does_not_answer_is_exit_code_5(run: Run, monkeypatch: p
     assert "is the platform running there?" in outcome.err
 
 
-def test_without_a_login_the_way_to_one_is_named(run: Run) -> None:
+def test_without_a_login_the_error_names_the_login_command(run: Run) -> None:
     outcome = run("jobs")
     assert (outcome.code, outcome.err.count("\n")) == (3, 1)
     assert "punctual login" in outcome.err
@@ -107,7 +107,7 @@ WORDS = st.sampled_from(
 
 @given(st.lists(WORDS, max_size=7))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_whatever_is_typed_there_is_no_traceback_and_at_most_one_line_of_error(
+def test_any_arguments_give_no_traceback_and_at_most_one_error_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -122,7 +122,7 @@ def test_whatever_is_typed_there_is_no_traceback_and_at_most_one_line_of_error(
     assert len([line for line in captured.err.splitlines() if line.startswith("Error")]) <= 1
 
 
-def test_a_defect_of_ours_is_one_line_as_well(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_one_line_as_well(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("oops")
 
@@ -251,7 +251,7 @@ def test_an_offer_is_declined(platform: FakePlatform, run: Run) -> None:
     assert platform.counted[f"POST jobs/{JOB}/decline-offer/"] == 2
 
 
-def test_a_script_is_not_asked_but_told(platform: FakePlatform, run: Run) -> None:
+def test_a_script_gets_the_accept_command_instead_of_a_question(platform: FakePlatform, run: Run) -> None:
     platform.answers["POST jobs/"] = offered()
     outcome = run(*SUBMIT)
     assert outcome.code == 1
@@ -260,7 +260,7 @@ def test_a_script_is_not_asked_but_told(platform: FakePlatform, run: Run) -> Non
     assert (as_json.code, json.loads(as_json.out)["state"]) == (1, "declined")
 
 
-def test_detaching_waits_for_nothing(platform: FakePlatform, run: Run) -> None:
+def test_detaching_does_not_wait_for_the_verdict(platform: FakePlatform, run: Run) -> None:
     platform.answers["POST jobs/"] = job_document("submitted")
     outcome = run(*SUBMIT, "--detach")
     assert (outcome.code, f"punctual follow {JOB}" in outcome.out) == (0, True)
@@ -292,9 +292,7 @@ COMPLETED = {
 }
 
 
-def test_following_in_a_pipe_prints_plain_lines_and_survives_an_outage(
-    platform: FakePlatform, run: Run
-) -> None:
+def test_following_in_a_pipe_prints_plain_lines_through_an_outage(platform: FakePlatform, run: Run) -> None:
     training(platform, [job_document("running", **RUNNING), job_document("completed", **COMPLETED)])
     platform.trouble.extend([None, None, None, None, "drop", 503])
     outcome = run("follow", JOB)
@@ -306,9 +304,7 @@ def test_following_in_a_pipe_prints_plain_lines_and_survives_an_outage(
     assert "\x1b" not in outcome.out
 
 
-def test_following_tells_the_plans_finish_and_not_todays_pace_carried_on(
-    platform: FakePlatform, run: Run
-) -> None:
+def test_following_shows_the_planned_finish_not_the_present_pace(platform: FakePlatform, run: Run) -> None:
     """At 0.1 iterations a second 250 take 2,500 s, far beyond the deadline; the plan gives it more GPUs in
     time."""
     slow = {**RUNNING, "iterations_per_second": 0.1, "gpus": 1, "slack_seconds": 300.0}
@@ -335,7 +331,7 @@ def test_following_as_json_gives_one_document_a_line(platform: FakePlatform, run
 
 
 @pytest.mark.parametrize(("state", "code"), [("completed", 0), ("failed", 1), ("cancelled", 1)])
-def test_the_exit_code_of_waiting_tells_how_the_job_ended(
+def test_the_exit_code_of_waiting_shows_how_the_job_ended(
     platform: FakePlatform, run: Run, state: str, code: int
 ) -> None:
     failure = (
@@ -370,7 +366,7 @@ def in_terminal(
     return os.waitstatus_to_exitcode(status), received.decode()
 
 
-def test_in_a_terminal_there_is_a_bar(platform: FakePlatform) -> None:
+def test_following_in_a_terminal_draws_a_bar(platform: FakePlatform) -> None:
     training(platform, [job_document("running", **RUNNING), job_document("completed", **COMPLETED)])
     code, screen = in_terminal(platform, "follow", JOB)
     assert code == 0, screen
@@ -379,7 +375,7 @@ def test_in_a_terminal_there_is_a_bar(platform: FakePlatform) -> None:
     assert "\x1b[" in screen
 
 
-def test_no_color_is_honoured_and_no_name_steers_a_terminal(platform: FakePlatform) -> None:
+def test_no_color_is_honoured_and_names_cannot_control_the_terminal(platform: FakePlatform) -> None:
     platform.answers["GET jobs/"] = page(
         job_document("failed", name="evil\x1b[2J\x1b]0;title\x07\x9b2J[bold red]name")
     )
@@ -394,7 +390,7 @@ def test_no_color_is_honoured_and_no_name_steers_a_terminal(platform: FakePlatfo
     assert "[bold red]name" in plain
 
 
-def test_logs_of_several_workers_say_whose_line_it_is(platform: FakePlatform, run: Run) -> None:
+def test_logs_of_several_workers_name_the_worker_on_each_line(platform: FakePlatform, run: Run) -> None:
     platform.answers[f"GET jobs/{JOB}/"] = job_document("running")
     chunks = [(1, 0, "epoch "), (2, 1, "ready\n"), (3, 0, "1\nhalf"), (4, 0, " a line")]
     platform.answers[f"GET jobs/{JOB}/logs/"] = {
@@ -405,7 +401,7 @@ def test_logs_of_several_workers_say_whose_line_it_is(platform: FakePlatform, ru
     assert run("logs", JOB).out.splitlines() == ["[1] ready", "[0] epoch 1", "[0] half a line"]
 
 
-def test_long_logs_are_read_on_from_where_the_answer_ended(platform: FakePlatform, run: Run) -> None:
+def test_long_logs_are_read_in_several_requests(platform: FakePlatform, run: Run) -> None:
     def logs(request: Request) -> dict[str, Any]:
         after = int(request.args.get("after", 0))
         results = [{"id": after + 1, "rank": 0, "generation": 1, "text": f"line {after + 1}\n"}]
@@ -415,7 +411,7 @@ def test_long_logs_are_read_on_from_where_the_answer_ended(platform: FakePlatfor
     assert run("logs", JOB).out.splitlines() == ["line 1", "line 2", "line 3"]
 
 
-def test_ctrl_c_lets_go_of_the_job_and_says_how_to_come_back(platform: FakePlatform) -> None:
+def test_ctrl_c_detaches_and_names_the_command_to_follow_again(platform: FakePlatform) -> None:
     looked = threading.Event()
 
     def job(_: Request) -> dict[str, Any]:
@@ -441,7 +437,7 @@ def test_ctrl_c_lets_go_of_the_job_and_says_how_to_come_back(platform: FakePlatf
     assert error == f"Detached; job {JOB} goes on. Reattach: punctual follow {JOB}\n"
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(platform: FakePlatform) -> None:
+def test_a_closed_output_pipe_is_no_error(platform: FakePlatform) -> None:
     platform.answers["GET jobs/"] = page(*(job_document(id=f"job{n:09}") for n in range(300)))
     command = f"{sys.executable} -m punctual jobs --json --limit 300 | head -c 10"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
@@ -465,7 +461,7 @@ def test_ids_of_jobs_are_completed_by_the_shell(platform: FakePlatform) -> None:
     assert done.stdout.split() == [JOB]
 
 
-def test_importing_the_function_api_needs_neither_client_nor_command_line() -> None:
+def test_importing_the_function_api_loads_no_client_or_command_line() -> None:
     code = (
         "import sys; sys.modules['httpx'] = sys.modules['typer'] = sys.modules['rich'] = None\n"
         "import punctual; punctual.TrainingFunction\n"
@@ -484,18 +480,18 @@ def test_importing_the_function_api_needs_neither_client_nor_command_line() -> N
         ("servers", "drain", "-h"),
     ],
 )
-def test_every_command_explains_itself(run: Run, arguments: tuple[str, ...]) -> None:
+def test_every_command_has_a_help_text(run: Run, arguments: tuple[str, ...]) -> None:
     outcome = run(*arguments)
     assert outcome.code == 0
     assert "Usage: punctual" in outcome.out
 
 
-def test_the_version_is_told(run: Run) -> None:
+def test_the_version_is_printed(run: Run) -> None:
     assert run("version").out.startswith("punctual ")
     assert "python" in json.loads(run("version", "--json").out)
 
 
-def test_work_that_never_ends_at_its_pace_has_no_date() -> None:
+def test_work_without_a_finish_at_its_pace_shows_no_date() -> None:
     """The plan's finish is told, and nothing where the plan has none."""
     facts: dict[str, Any] = {"state": "running", "iterations_per_second": 0.01}
     endless = JobFacts("one", termination={"max_iterations": 10**10}, planned_finish_at=None, **facts)

@@ -30,7 +30,7 @@ def test_a_job_without_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not measured" in said
 
 
-def test_a_plan_stands_beside_those_that_it_beat(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_is_shown_with_the_plans_it_beat(capsys: pytest.CaptureFixture[str]) -> None:
     told = {
         **NOTHING,
         "lossy": "allowed",
@@ -56,7 +56,7 @@ def test_a_plan_stands_beside_those_that_it_beat(capsys: pytest.CaptureFixture[s
     assert any("given up" in line and "1.50" in line for line in lines)
 
 
-def test_naming_codecs_allows_them() -> None:
+def test_naming_codecs_allows_lossy_plans() -> None:
     assert override_body({"codecs": ["fp16"]}) == {"codecs": ["fp16"], "lossy": "allowed"}
     assert override_body({"lossy": "refused"}) == {"lossy": "refused"}
     assert override_body({}) == {}

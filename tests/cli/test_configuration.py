@@ -16,13 +16,13 @@ from punctual.errors import ConfigurationError, NoPlatformError
 HERE = Profile("http://here:8000", "secret-of-here", "ada", "vision")
 
 
-def test_without_anything_the_way_out_is_named() -> None:
+def test_without_a_profile_the_error_names_the_login_command() -> None:
     with pytest.raises(NoPlatformError) as refused:
         resolve_profile()
     assert "punctual login" in (refused.value.hint or "")
 
 
-def test_what_was_stored_is_found_again() -> None:
+def test_a_stored_profile_is_read_back() -> None:
     save_profile(HERE)
     assert resolve_profile() == HERE
 
@@ -50,7 +50,7 @@ def test_an_unknown_profile_is_named_with_those_that_exist() -> None:
         resolve_profile(profile="elsewhere")
 
 
-def test_the_environment_goes_before_the_file_and_arguments_before_both(
+def test_arguments_override_the_environment_which_overrides_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     save_profile(HERE)
@@ -85,13 +85,13 @@ def test_addresses_are_completed(given: str, kept: str) -> None:
     "url",
     ["", "ftp://h", "http://", "http://h:99999", "http://h h", "http://u:p@h", "http://h?x=1", "http://[::1"],
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError):
         checked_url(url)
 
 
 @pytest.mark.parametrize("text", ["not toml [", "profiles = 5", "[profiles]\ndefault = 7", "\xff"])
-def test_a_broken_file_is_an_error_in_words(text: str) -> None:
+def test_a_broken_file_gives_a_readable_error(text: str) -> None:
     path = configuration_path()
     path.parent.mkdir(parents=True)
     path.write_bytes(text.encode("latin-1"))
@@ -99,7 +99,7 @@ def test_a_broken_file_is_an_error_in_words(text: str) -> None:
         load_configuration()
 
 
-def test_an_unusable_folder_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unusable_folder_gives_a_readable_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     with pytest.raises(ConfigurationError):

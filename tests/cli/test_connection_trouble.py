@@ -33,7 +33,7 @@ def client(platform: FakePlatform) -> Client:
     return Client(retry_seconds=5)
 
 
-def test_a_submission_whose_answer_is_lost_is_repeated_under_the_same_key(
+def test_a_submission_with_a_lost_answer_is_repeated_with_its_key(
     platform: FakePlatform, client: Client
 ) -> None:
     platform.answers["POST jobs/"] = job_document()
@@ -53,13 +53,13 @@ def test_different_submissions_have_different_keys(platform: FakePlatform, clien
     assert len({seen.headers["Idempotency-Key"] for seen in platform.requests("POST jobs/")}) == 2
 
 
-def test_a_key_of_ones_own_is_used(platform: FakePlatform, client: Client) -> None:
+def test_a_given_idempotency_key_is_used(platform: FakePlatform, client: Client) -> None:
     platform.answers["POST jobs/"] = job_document()
     client.submit("train@1", idempotency_key="nightly-2030-01-31", **OPTIONS)
     assert platform.requests("POST jobs/")[0].headers["Idempotency-Key"] == "nightly-2030-01-31"
 
 
-def test_while_the_first_request_is_still_running_the_answer_is_waited_for(
+def test_a_repeated_submission_waits_for_the_first_ones_answer(
     platform: FakePlatform, client: Client
 ) -> None:
     platform.answers["POST jobs/"] = job_document()
@@ -75,7 +75,7 @@ def test_a_conflict_that_does_not_pass_is_not_repeated(platform: FakePlatform, c
     assert platform.counted["POST jobs/abc/cancel/"] == 1
 
 
-def test_a_quota_is_not_knocked_at_again(platform: FakePlatform, client: Client) -> None:
+def test_a_refusal_by_quota_is_not_retried(platform: FakePlatform, client: Client) -> None:
     platform.answers["POST jobs/"] = lambda _: problem(
         429, code="quota_exceeded", detail="8 of 8 jobs are active."
     )
@@ -84,7 +84,7 @@ def test_a_quota_is_not_knocked_at_again(platform: FakePlatform, client: Client)
     assert platform.counted["POST jobs/"] == 1
 
 
-def test_an_answer_with_a_secret_is_asked_for_once_only(platform: FakePlatform, client: Client) -> None:
+def test_requests_answered_with_a_secret_are_never_repeated(platform: FakePlatform, client: Client) -> None:
     platform.answers["POST tokens/7/rotate/"] = {"id": 7, "token": "fresh"}
     platform.trouble.append("drop")
     with pytest.raises(ConnectionFailedError):
@@ -92,14 +92,14 @@ def test_an_answer_with_a_secret_is_asked_for_once_only(platform: FakePlatform, 
     assert len(platform.requests("POST tokens/7/rotate/")) == 1
 
 
-def test_a_server_that_stays_away_is_given_up_with_a_hint() -> None:
+def test_an_unreachable_server_is_given_up_with_a_hint() -> None:
     with pytest.raises(ConnectionFailedError) as failed:
         Client("http://127.0.0.1:9", "token", retry_seconds=0.3).me()
     assert "nothing answers at http://127.0.0.1:9" in failed.value.message
     assert failed.value.hint
 
 
-def test_retries_are_told(platform: FakePlatform) -> None:
+def test_retries_are_reported_to_the_caller(platform: FakePlatform) -> None:
     told: list[str] = []
     platform.trouble.append(503)
     Client(retry_seconds=5, on_retry=lambda message, seconds: told.append(message)).me()
@@ -134,7 +134,7 @@ def test_field_errors_are_named_once(platform: FakePlatform, client: Client) -> 
     "body",
     ["<html>hello</html>", "[]", "null", "7", '{"id": 5, "deadline_at": 12}', '{"state": "running"}', "{"],
 )
-def test_an_answer_of_a_stranger_is_an_error_and_no_crash(
+def test_an_answer_from_another_service_is_an_error_and_no_crash(
     platform: FakePlatform, client: Client, body: str
 ) -> None:
     platform.answers["GET jobs/abc/"] = lambda _: Response(body, content_type="text/html")
@@ -157,14 +157,12 @@ def test_a_redirect_is_not_followed_with_the_token(platform: FakePlatform, clien
         client.job("abc")
 
 
-def test_unknown_members_of_a_newer_server_are_kept_and_do_no_harm(
-    platform: FakePlatform, client: Client
-) -> None:
+def test_unknown_fields_of_a_newer_server_are_kept(platform: FakePlatform, client: Client) -> None:
     platform.answers["GET jobs/abc/"] = job_document(id="abc", colour="blue")
     assert client.job("abc").raw["colour"] == "blue"
 
 
-def test_lists_are_read_to_their_end_page_by_page(platform: FakePlatform, client: Client) -> None:
+def test_lists_are_read_through_all_pages(platform: FakePlatform, client: Client) -> None:
     def answer(request: Request) -> dict[str, Any]:
         cursor = request.args.get("cursor")
         document = page(job_document(id=cursor or "first"))
@@ -175,9 +173,7 @@ def test_lists_are_read_to_their_end_page_by_page(platform: FakePlatform, client
     assert [job.id for job in client.jobs(limit=1)] == ["first"]
 
 
-def test_a_verdict_is_waited_for_without_hammering_a_busy_server(
-    platform: FakePlatform, client: Client
-) -> None:
+def test_waiting_for_a_verdict_backs_off_from_a_busy_server(platform: FakePlatform, client: Client) -> None:
     answers = iter([job_document("submitted"), job_document("profiling"), job_document("admitted")])
     platform.answers["GET jobs/abcdefghjkmn/"] = lambda _: next(answers)
     job = client.job("abcdefghjkmn")
@@ -190,7 +186,7 @@ def test_a_verdict_is_waited_for_without_hammering_a_busy_server(
     ]
 
 
-def test_following_sits_out_an_outage_and_loses_and_doubles_nothing(platform: FakePlatform) -> None:
+def test_following_through_an_outage_neither_loses_nor_repeats_events(platform: FakePlatform) -> None:
     events: list[dict[str, Any]] = [
         {"id": n, "kind": "running", "message": f"event {n}", "detail": {}, "actor": ""} for n in range(1, 7)
     ]
@@ -213,7 +209,7 @@ def test_following_sits_out_an_outage_and_loses_and_doubles_nothing(platform: Fa
     assert job_of_mine.state == "completed"
 
 
-def test_a_stream_wakes_the_follower_and_its_end_does_no_harm(platform: FakePlatform) -> None:
+def test_a_stream_wakes_the_follower_and_may_end(platform: FakePlatform) -> None:
     asked, opened = threading.Event(), threading.Event()
 
     def stream(_: Request) -> Response:
@@ -239,7 +235,7 @@ def test_a_stream_wakes_the_follower_and_its_end_does_no_harm(platform: FakePlat
     )
 
 
-def test_a_stream_server_called_localhost_by_another_machine_is_not_believed() -> None:
+def test_a_localhost_stream_address_of_a_remote_platform_is_ignored() -> None:
     client = Client("http://platform.example", "secret")
     client._me = {"stream_url": "http://127.0.0.1:8002"}
     assert client.stream_address("stream/cluster") is None

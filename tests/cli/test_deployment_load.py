@@ -40,7 +40,7 @@ def send(handler: Handler, *addresses: str, count: int = 1) -> Outcomes:
     return outcomes
 
 
-def test_a_cut_request_is_sent_once_more_elsewhere() -> None:
+def test_a_cut_request_is_sent_once_more_to_another_server() -> None:
     def cut_at_a(request: httpx.Request) -> httpx.Response:
         if request.url.host == "a":
             raise httpx.RemoteProtocolError("cut", request=request)
@@ -101,7 +101,7 @@ def port() -> Iterator[int]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_load_goes_to_the_servers_with_a_token_of_its_own(job: Job, run: Run, port: int) -> None:
+def test_load_is_sent_to_the_servers_with_its_own_token(job: Job, run: Run, port: int) -> None:
     run("deploy", job.pk, "--servers", "1")
     serve(Deployment.objects.get())
     replica = Replica.objects.get()

@@ -35,7 +35,7 @@ def test_every_command_is_documented() -> None:
     assert missing == []
 
 
-def test_every_option_of_the_documents_exists() -> None:
+def test_every_documented_option_exists() -> None:
     group: Any = typer.main.get_command(app)
     known = {option for name in commands_of(group) for option in options_of(group, name.split())}
     known |= {option for parameter in group.params for option in parameter.opts}
@@ -49,7 +49,7 @@ def options_of(group: Any, path: list[str]) -> set[str]:
     return {option for parameter in group.params for option in parameter.opts} | {"--help"}
 
 
-def test_every_error_and_job_option_of_the_documents_exists() -> None:
+def test_every_documented_error_and_job_option_exists() -> None:
     text = (DOCUMENTS / "sdk.md").read_text()
     for name in re.findall(r"`(\w+Error)`", text):
         assert hasattr(errors, name), name

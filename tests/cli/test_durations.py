@@ -36,7 +36,7 @@ def test_common_ways_to_write_a_duration_are_understood(text: str, seconds: floa
     "text",
     ["", " ", "20", "m", "-20m", "20m1h", "20m20m", "0s", "20x", "1e3s", "١m", "99999999w", "20m!", "nan s"],
 )
-def test_what_is_no_duration_is_refused_with_a_hint(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         parse_duration(text)
     assert "20m" in (refused.value.hint or "")
@@ -63,7 +63,7 @@ def test_any_text_is_either_a_positive_duration_or_refused(text: str) -> None:
 
 
 @given(st.integers(min_value=1, max_value=10**8))
-def test_a_written_duration_reads_back_as_the_same_but_for_the_smallest_shown_unit(seconds: int) -> None:
+def test_formatted_durations_parse_back_within_their_smallest_unit(seconds: int) -> None:
     smallest_shown = 3_600 if seconds >= 86_400 else 60 if seconds >= 3_600 else 1
     assert abs(parse_duration(format_duration(seconds)).total_seconds() - seconds) < smallest_shown
 
@@ -94,6 +94,6 @@ def test_a_moment_without_a_time_zone_or_sense_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -5, 0, timedelta(0)])
-def test_numbers_that_are_no_time_ahead_are_refused(value: float | timedelta) -> None:
+def test_numbers_that_are_no_future_time_are_refused(value: float | timedelta) -> None:
     with pytest.raises(InvalidInputError):
         parse_deadline(value)

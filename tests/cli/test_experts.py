@@ -43,7 +43,7 @@ def test_layers_are_rows_with_the_load_of_each_expert(capsys: pytest.CaptureFixt
     assert "Every worker has all experts." in text
 
 
-def test_tiers_are_told_as_means_of_the_iterations_that_report_them(
+def test_tiers_are_shown_as_means_of_reporting_iterations(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     values = {"moe/tier_stall_seconds": 0.002, "moe/tier_bytes_read": 3e6, "moe/tier_bytes_written": 1e6}
@@ -54,7 +54,7 @@ def test_tiers_are_told_as_means_of_the_iterations_that_report_them(
     assert "Tiers" not in said(capsys, TOLD)
 
 
-def test_homes_all_to_all_and_decisions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_homes_all_to_alls_and_decisions_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     layer = {**LAYER, "load": [1.0] * 20 + [3.0, 0.0], "hosts": [[0]] * 11 + [[0, 1]] * 11}
     between_servers = {
         "rates_source": "measured", "hierarchical_share": 0.5, "flat_seconds": 0.004,
@@ -82,7 +82,7 @@ def test_homes_all_to_all_and_decisions_are_told(capsys: pytest.CaptureFixture[s
     assert "\x1b[31m" not in text
 
 
-def test_layers_with_unlike_homes_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_layers_with_different_homes_are_listed_separately(capsys: pytest.CaptureFixture[str]) -> None:
     layers = [LAYER, {**LAYER, "name": "other", "hosts": [[7], [0]]}, {**LAYER, "name": "x", "hosts": None}]
     lines = [line.split() for line in said(capsys, {**TOLD, "layers": layers}).splitlines()]
     assert ["All-to-all", "not", "measured", "yet"] in lines
@@ -91,6 +91,6 @@ def test_layers_with_unlike_homes_are_told_apart(capsys: pytest.CaptureFixture[s
     assert ["x", "all", "not", "reported:", "too", "many"] in lines
 
 
-def test_programs_get_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     say_experts(TOLD, [], as_json=True)
     assert json.loads(capsys.readouterr().out) == TOLD

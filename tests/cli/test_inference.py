@@ -65,7 +65,7 @@ def test_an_operator_lends_servers_and_asks_them_back(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("operator")
-def test_what_cannot_be_is_said_in_a_line(run: Run) -> None:
+def test_impossible_requests_are_refused_in_one_line(run: Run) -> None:
     assert run("inference", "show", "nowhere").code == 4
     run("inference", "create", "serving")
     assert run("inference", "lending", "serving", "perhaps").code == 2

@@ -80,7 +80,7 @@ def submit(run: Run, script: str, *more: str) -> dict[str, Any]:
     return dict(json.loads(outcome.out))
 
 
-def test_logging_in_stores_a_token_that_works_and_logging_out_revokes_it(logged_in: str, run: Run) -> None:
+def test_logging_in_stores_a_token_and_logging_out_revokes_it(logged_in: str, run: Run) -> None:
     assert "ada" in run("whoami").out
     assert ApiToken.objects.filter(revoked_at__isnull=True).count() == 1
     assert "Logged out" in run("logout").out
@@ -99,7 +99,7 @@ def test_a_wrong_password_is_refused_in_one_line(
     assert "run `punctual login`" not in outcome.err
 
 
-def test_a_job_is_submitted_promised_trained_and_its_result_downloaded(
+def test_a_job_is_submitted_promised_trained_and_downloaded(
     logged_in: str, cluster: LivingCluster, run: Run, script: str, tmp_path: Path
 ) -> None:
     outcome = run(
@@ -156,7 +156,7 @@ def test_an_offer_is_accepted_later_or_at_once(
     assert (taken["state"] in ("admitted", "running"), bool(taken["resubmission_of"])) == (True, True)
 
 
-def test_a_job_is_paused_resumed_given_another_deadline_cloned_and_cancelled(
+def test_a_job_is_rescheduled_paused_resumed_cloned_and_cancelled(
     logged_in: str, cluster: LivingCluster, run: Run, script: str
 ) -> None:
     cluster.endless = True
@@ -248,7 +248,7 @@ def test_tokens_are_listed_created_rotated_and_revoked(logged_in: str, run: Run)
     assert run("tokens", "revoke", "999999").code == 4
 
 
-def test_a_limited_token_does_what_it_was_made_for_and_logs_out(logged_in: str, run: Run) -> None:
+def test_a_limited_token_works_within_its_scope_and_logs_out(logged_in: str, run: Run) -> None:
     created = json.loads(
         run("tokens", "create", "watcher", "--scope", "read", "--project", "vision", "--json").out
     )
@@ -326,7 +326,7 @@ def test_operators_manage_accounts(logged_in: str, run: Run, monkeypatch: pytest
     assert users("disable", "nobody").code == 4
 
 
-def test_with_two_projects_one_has_to_be_named(
+def test_with_two_projects_the_project_must_be_named(
     ada: User, live_server: Any, run: Run, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     MembershipFactory(user=ada, project__name="speech")
@@ -373,7 +373,7 @@ def test_draining_a_server_lists_the_promises_that_would_break(
     assert run("servers", "drain", "node-1", "--force").code == 0
 
 
-def test_what_belongs_to_strangers_is_not_found(
+def test_objects_of_strangers_are_not_found(
     logged_in: str, ada: User, run: Run, live_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = JobFactory.create(owner=ada, project=Project.objects.get(name="vision"))

@@ -54,7 +54,7 @@ def test_a_study_is_started_shown_cancelled_and_deleted(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("operator")
-def test_servers_on_loan_are_asked_for_and_what_they_brought_is_shown(run: Run) -> None:
+def test_a_study_with_loans_is_started_and_its_gains_are_shown(run: Run) -> None:
     started = run(
         "simulations", "start", "elasticflow", "--policies", "punctual,edf", "--servers", "2",
         "--gpus-per-server", "4",
@@ -86,7 +86,7 @@ def test_servers_on_loan_are_asked_for_and_what_they_brought_is_shown(run: Run) 
 
 
 @pytest.mark.usefixtures("operator")
-def test_what_cannot_be_is_said_in_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_requests_are_refused_in_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "elasticflow" in run("simulations", "choices").out
     unknown = run("simulations", "start", "marmalade")
     assert unknown.code == 2

@@ -18,7 +18,7 @@ def test_tiers_are_two_lines() -> None:
     )
 
 
-def test_a_model_that_nothing_holds_is_said() -> None:
+def test_a_model_too_large_for_any_placement_is_shown() -> None:
     tiers = TierModes(TierMode(1), TierMode(None, "device memory"))
     assert tiers_text(tiers) == (
         "With tiers: 1 GPU or more.\nWithout tiers: no number of GPUs holds the model (device memory binds)."
