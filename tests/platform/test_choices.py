@@ -31,18 +31,18 @@ def taken_port():
         yield listener.getsockname()[1]
 
 
-def test_a_taken_port_is_passed_over(taken_port):
+def test_a_taken_port_is_skipped(taken_port):
     chosen = ports.choose("127.0.0.1", {"web": None, "streams": None}, taken_port)
     assert taken_port not in chosen.values()
     assert len(set(chosen.values())) == 2
 
 
-def test_a_port_that_was_asked_for_is_never_replaced(taken_port):
+def test_a_requested_port_is_never_replaced(taken_port):
     with pytest.raises(LaunchError, match=f"port {taken_port} for the web is taken"):
         ports.choose("127.0.0.1", {"web": taken_port}, 8000)
 
 
-def test_a_foreign_address_is_reported_as_such():
+def test_an_address_of_another_machine_is_reported():
     with pytest.raises(LaunchError, match="no address of this machine"):
         ports.is_free("192.0.2.1", 8000)
 
@@ -53,7 +53,7 @@ def test_each_agent_has_ports_of_its_own():
     assert next_first > last
 
 
-def test_one_agent_may_have_a_configuration_and_a_network_of_its_own(tmp_path):
+def test_one_agent_may_have_its_own_configuration_and_network(tmp_path):
     settings = PlatformSettings(
         data=tmp_path,
         agent_configuration={"worker_processes": 64},
@@ -89,7 +89,7 @@ def test_a_socket_folder_that_is_a_link_to_elsewhere_is_refused(tmp_path):
         make_private(tmp_path / "sockets")
 
 
-def test_secrets_are_made_once_and_only_their_owner_reads_them(tmp_path):
+def test_secrets_are_made_once_and_readable_only_by_their_owner(tmp_path):
     first, second = Credentials.load(tmp_path), Credentials.load(tmp_path)
     assert first == second
     assert len({first.secret_key, first.demo_password, first.operator_password}) == 3
@@ -113,12 +113,12 @@ def test_secrets_are_made_once_and_only_their_owner_reads_them(tmp_path):
         ("PUNCTUAL_EMULATED_LINK", "9e9Gbps", "a rate from"),
     ],
 )
-def test_a_senseless_setting_is_named(variable, value, message):
+def test_an_invalid_setting_is_named(variable, value, message):
     with pytest.raises(LaunchError, match=message):
         PlatformSettings.from_environment({variable: value})
 
 
-def test_settings_survive_the_way_to_the_supervisor(tmp_path):
+def test_settings_survive_serialisation_to_the_supervisor(tmp_path):
     settings = PlatformSettings(data=tmp_path, emulate=None, environment={"SLOT_SECONDS": "2"})
     assert PlatformSettings.from_json(settings.to_json()) == settings
 
@@ -147,7 +147,7 @@ def test_an_agents_configuration_is_toml():
     assert tomllib.loads(to_toml(values)) == values
 
 
-def test_two_supervisors_never_share_data_and_the_second_is_told_who_has_it(tmp_path):
+def test_a_second_supervisor_on_the_same_data_is_refused(tmp_path):
     folders = Folders(tmp_path)
     hold = (
         "import sys, time; from pathlib import Path; from launch.folders import Folders;from launch.state "
@@ -170,7 +170,7 @@ def test_two_supervisors_never_share_data_and_the_second_is_told_who_has_it(tmp_
         pass
 
 
-def test_the_state_of_a_platform_that_is_gone_is_not_believed(tmp_path):
+def test_the_state_of_a_platform_that_has_ended_is_ignored(tmp_path):
     folders = Folders(tmp_path)
     folders.prepare()
     write_state(folders, {"supervisor_pid": 1, "ready": True})

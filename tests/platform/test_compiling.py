@@ -89,7 +89,7 @@ def _scaled(package: Path) -> tuple[int, int]:
     return scaled(7), sum(scaled.stats.cache_misses.values())
 
 
-def test_edits_are_seen_and_what_stays_the_same_is_kept(
+def test_edited_kernels_are_recompiled_and_others_are_kept(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Outside the packages the digest is part of each kernel's file, so one folder holds all versions.
@@ -107,7 +107,7 @@ def test_edits_are_seen_and_what_stays_the_same_is_kept(
     assert _scaled(copied) == (17, 0)
 
 
-def test_damaged_machine_code_is_compiled_anew(package: Path) -> None:
+def test_damaged_machine_code_is_recompiled(package: Path) -> None:
     assert _scaled(package) == (21, 1)
     (kept,) = (package.parents[1] / "user" / "kernels-0").glob("small_kernels.loops.scaled-*")
     kept.write_bytes(kept.read_bytes()[:100])
@@ -115,9 +115,7 @@ def test_damaged_machine_code_is_compiled_anew(package: Path) -> None:
     assert _scaled(package) == (21, 0)
 
 
-def test_the_mark_holds_only_while_what_it_lists_is_there(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mark_is_valid_only_while_its_files_exist(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not machine_code_is_complete()
     _scaled(package)
     mark_complete()
@@ -133,7 +131,7 @@ def test_the_mark_holds_only_while_what_it_lists_is_there(
     assert not machine_code_is_complete()
 
 
-def test_kernels_are_interpreted_only_where_told_and_code_is_missing(
+def test_kernels_are_interpreted_only_if_allowed_and_not_compiled(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(INTERPRET_VARIABLE, raising=False)
@@ -145,7 +143,7 @@ def test_kernels_are_interpreted_only_where_told_and_code_is_missing(
 
 
 @pytest.mark.parametrize("writable", ["configured", "cache", "tree"])
-def test_machine_code_lies_in_the_first_folder_that_is_writable(
+def test_machine_code_is_stored_in_the_first_writable_folder(
     writable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked = tmp_path / "file"
@@ -170,7 +168,7 @@ def test_the_oldest_versions_of_machine_code_are_removed(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels-0", "kernels-1"]
 
 
-def test_kernels_outside_the_packages_use_only_these_and_their_folder() -> None:
+def test_external_kernels_use_only_the_packages_and_their_folder() -> None:
     names = {".".join(folder.relative_to(ROOT).parts) for folder in PACKAGES}
     outside = [
         source
@@ -209,7 +207,7 @@ def _imported_by_kernels(source: Path) -> dict[str, str]:
     return {name: home for name, home in homes.items() if name in used}
 
 
-def test_a_leaf_returns_no_array_and_makes_none() -> None:
+def test_a_leaf_that_returns_or_makes_an_array_is_refused() -> None:
     """It borrows arrays: what it returned would be freed under its user (decision 0008)."""
 
     def returns(numbers: FloatArray) -> FloatArray:
@@ -224,7 +222,7 @@ def test_a_leaf_returns_no_array_and_makes_none() -> None:
         leaf(makes)(3)
 
 
-def test_the_lives_that_kernels_are_compiled_for_keep_room_back_and_let_jobs_in() -> None:
+def test_compiled_scenarios_both_keep_room_and_admit_jobs() -> None:
     """Otherwise the tests around this one would not see what prudent newcomers need compiled."""
     reasons = Counter(
         (verdict.reason_code, verdict.promised)
@@ -243,7 +241,7 @@ def test_the_planners_worker_loads_all_kernels_before_its_pool_begins() -> None:
     assert not told["late"], "loaded only when a decision needed them"
 
 
-def test_workers_that_decide_nothing_load_no_kernels() -> None:
+def test_only_the_planners_worker_loads_kernels() -> None:
     def parent(queue: str) -> Any:
         return SimpleNamespace(
             app=SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from={queue})))
@@ -254,7 +252,7 @@ def test_workers_that_decide_nothing_load_no_kernels() -> None:
     assert not step.include_if(parent("control"))
 
 
-def test_until_the_machine_code_is_there_decisions_are_the_same(tmp_path: Path) -> None:
+def test_decisions_without_machine_code_are_the_same(tmp_path: Path) -> None:
     """In a process that shall not wait for the compiler, and in this one, whose kernels are compiled."""
     told = _run(tmp_path, "from tests.platform.test_compiling import tell_decisions; tell_decisions()")
     meanwhile = json.loads(told)
@@ -263,7 +261,7 @@ def test_until_the_machine_code_is_there_decisions_are_the_same(tmp_path: Path) 
     assert meanwhile["decisions"] == _decisions()
 
 
-def test_a_kernel_that_is_interpreted_takes_and_gives_what_a_compiled_one_does() -> None:
+def test_interpreted_kernels_convert_values_like_compiled_ones() -> None:
     def bundled(
         rate: float, level: int, pair: tuple[float, bool]
     ) -> tuple[float, list[int], tuple[float, bool]]:

@@ -39,7 +39,7 @@ def event(minutes: float, kind: str, generation: int | None = None, *gpus: str) 
     )
 
 
-def test_time_on_loan_is_cut_to_the_demo_and_ends_when_a_server_is_back() -> None:
+def test_time_on_loan_is_clipped_to_the_demo_and_ends_at_return() -> None:
     report = added_up(
         "serving", GPUS,
         [loan(-5, "serving-1"), loan(1, "serving-2"), loan(2, "serving-3", state="refused")],
@@ -56,7 +56,7 @@ def test_time_on_loan_is_cut_to_the_demo_and_ends_when_a_server_is_back() -> Non
     assert lines[4] == "  cost      1 job preempted, 2 rescaled, 1 held back; 1 missing at worst"
 
 
-def test_what_the_demos_jobs_used_is_what_they_trained_on_borrowed_gpus() -> None:
+def test_used_loan_time_is_training_time_on_borrowed_gpus() -> None:
     grown = [
         JobEvent(happened_at=at(-1), kind="profiled", detail={"gpus": 4, "generation": 1}),
         event(0, "start", 1, "node-1:0", "node-1:1"),
@@ -84,7 +84,7 @@ def test_what_the_demos_jobs_used_is_what_they_trained_on_borrowed_gpus() -> Non
     assert report.lines()[2] == "  used      30% of that time, by 2 jobs of this demo"
 
 
-def test_nothing_lent_is_said_in_a_line() -> None:
+def test_a_demo_without_loans_says_so_in_one_line() -> None:
     report = added_up("serving", GPUS, [], [], [], [], BEGAN, at(10))
     assert report.lines() == [
         "Lending from serving, whose usage is of a source not stated:",

@@ -20,7 +20,7 @@ from punctual.protocol.staged import STAGED
 CHOICES_OF_THE_SITE = {"security.W005", "security.W021"}
 
 
-def test_settings_of_a_deployment_raise_no_finding():
+def test_deployment_settings_pass_djangos_checks():
     environment = os.environ | {"HTTPS": "true", "DEBUG": "false"}
     done = subprocess.run(
         [sys.executable, "manage.py", "check", "--deploy"],
@@ -64,7 +64,7 @@ print(json.dumps({
         ),
     ],
 )
-def test_cookies_are_bound_as_far_as_browsers_let(
+def test_cookies_are_as_restricted_as_browsers_allow(
     https: str, session: list[object], csrf: list[object]
 ) -> None:
     done = subprocess.run(
@@ -109,7 +109,7 @@ def example_environment() -> dict[str, str]:
     ("module", "address"),
     [("config.settings_agents", "AGENT_URL"), ("config.settings_streams", "STREAM_URL")],
 )
-def test_each_process_answers_under_the_address_that_the_example_gives_it(module, address):
+def test_each_process_accepts_the_host_of_its_example_address(module, address):
     example = example_environment()
     host = example[address].removeprefix("https://")
     environment = os.environ | example | {"DJANGO_SETTINGS_MODULE": module}
@@ -128,7 +128,7 @@ def test_each_process_answers_under_the_address_that_the_example_gives_it(module
     assert done.stdout.strip() == host, done.stderr
 
 
-def test_the_images_are_given_every_folder_that_they_copy():
+def test_the_build_context_contains_every_copied_folder():
     """The list of what a build may see forgets new rooms easily."""
     seen = [
         line.removeprefix("!")
@@ -143,7 +143,7 @@ def test_the_images_are_given_every_folder_that_they_copy():
         assert any(fnmatch.fnmatch(source.split("/")[0], name) for name in seen), f"{source} is not handed in"
 
 
-def test_the_agents_image_has_what_is_staged_on_nodes():
+def test_the_agents_image_contains_the_staged_runtime():
     agent = (PROJECT / "docker" / "Dockerfile").read_text().split(" AS agent\n")[1].split("\nFROM ")[0]
     copied = {line.split()[1] for line in agent.splitlines() if line.startswith("COPY")}
     assert set(STAGED) <= copied
@@ -158,5 +158,5 @@ def test_the_agents_image_has_what_is_staged_on_nodes():
         ("", []),
     ],
 )
-def test_the_host_of_an_address_is_allowed_once(url: str, added: list[str]):
+def test_the_host_of_a_url_is_added_once(url: str, added: list[str]):
     assert with_host_of(url, ["known.example"]) == ["known.example", *added]

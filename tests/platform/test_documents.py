@@ -31,7 +31,7 @@ def packages() -> set[str]:
     return {init.parent.name for init in PROJECT.glob("*/__init__.py")} - {"tests", "examples", "benchmarks"}
 
 
-def test_every_room_is_under_the_import_contracts():
+def test_every_package_is_under_the_import_contracts():
     configuration = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     assert set(configuration["tool"]["importlinter"]["root_packages"]) == packages()
 
@@ -68,14 +68,14 @@ def test_compose_serves_every_queue_that_the_supervisor_serves():
     assert queues == set(services.CELERY_QUEUES)
 
 
-def test_the_images_copy_only_what_there_is():
+def test_the_images_copy_only_existing_files():
     copied = re.findall(r"^COPY ([^\n]+) \S+$", (PROJECT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
     sources = [source for line in copied for source in line.split()]
     assert sources
     assert [source for source in sources if not (PROJECT / source).exists()] == []
 
 
-def test_every_room_of_the_control_plane_is_in_its_image():
+def test_every_package_of_the_control_plane_is_in_its_image():
     rooms = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
     dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
     target = re.search(r"AS control-plane\n(.*?)^FROM ", dockerfile, re.MULTILINE | re.DOTALL)
@@ -83,7 +83,7 @@ def test_every_room_of_the_control_plane_is_in_its_image():
     assert set(rooms) <= set(re.findall(r"^COPY (\w+) \1$", target[1], re.MULTILINE))
 
 
-def test_what_the_emulated_inference_scheduler_imports_is_in_its_image():
+def test_the_image_contains_the_inference_emulators_imports():
     dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
     target = re.search(r"AS control-plane\n(.*?)^FROM ", dockerfile, re.MULTILINE | re.DOTALL)
     assert target is not None
@@ -98,14 +98,14 @@ def test_what_the_emulated_inference_scheduler_imports_is_in_its_image():
     assert set(loaded.stdout.split()) & packages() <= copied
 
 
-def test_compose_starts_the_emulated_inference_scheduler_only_where_it_is_asked_for():
+def test_compose_starts_the_inference_emulator_only_by_profile():
     document = yaml.safe_load((PROJECT / "docker" / "compose.yaml").read_text())
     emulator = document["services"]["inference-emulator"]
     assert emulator["profiles"] == ["inference-emulator"]
     assert not {"SECRET_KEY", "DATABASE_URL", "REDIS_URL"} & emulator["environment"].keys()
 
 
-def test_every_setting_that_the_supervisor_hands_on_is_documented():
+def test_every_setting_passed_to_the_supervisor_is_documented():
     documented = (PROJECT / "docs" / "configuration.md").read_text()
     assert [name for name in services._HANDED_ON if f"`{name}`" not in documented] == []
 
@@ -129,7 +129,7 @@ def _too_long(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
-def test_lines_of_pages_are_not_too_long(page: Path) -> None:
+def test_lines_of_pages_are_within_the_limit(page: Path) -> None:
     assert _too_long(page) == []
 
 
@@ -161,7 +161,7 @@ def test_every_named_decision_exists() -> None:
     assert [line for line in lines if re.split(r"[ /\[]", line)[-1] not in numbers] == []
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_have_a_target() -> None:
     """Files, and headings of files, of all pages."""
     link = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
     broken = []

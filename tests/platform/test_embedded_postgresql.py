@@ -67,7 +67,7 @@ def is_the_log_writer(process: psutil.Process) -> bool:
     return False
 
 
-def test_what_was_committed_is_there_after_kill_9_and_a_left_pid_file(folder):
+def test_committed_data_survive_a_kill_and_a_stale_pid_file(folder):
     """Whoever has the number of that file by now is no server."""
     server = server_in(folder)
     with serving(server, folder) as process:
@@ -96,7 +96,7 @@ def read_kept(server: EmbeddedPostgres) -> tuple[object, ...] | None:
     return found
 
 
-def test_a_server_that_was_killed_is_started_again_at_once_whatever_its_own_processes_do(folder):
+def test_a_killed_server_restarts_though_a_child_of_it_is_frozen(folder):
     """One that is frozen stands for one that does not look: the next server would refuse while it lives."""
     server = server_in(folder)
     with serving(server, folder) as process:
@@ -111,14 +111,14 @@ def test_a_server_that_was_killed_is_started_again_at_once_whatever_its_own_proc
         assert not writer.is_running()
 
 
-def test_data_of_another_major_version_is_refused_with_both_versions_named(folder):
+def test_data_of_another_major_version_is_refused_naming_both(folder):
     (folder / "data").mkdir()
     (folder / "data" / "PG_VERSION").write_text("15\n")
     with pytest.raises(LaunchError, match=r"written by PostgreSQL 15, but PostgreSQL \d+ is installed"):
         server_in(folder).prepare()
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(folder):
+def test_a_folder_with_other_content_is_left_unchanged(folder):
     (folder / "data").mkdir()
     (folder / "data" / "thesis.txt").write_text("years of work")
     with pytest.raises(LaunchError, match="neither empty nor a PostgreSQL data folder"):
@@ -127,7 +127,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(folder):
 
 
 @as_root
-def test_root_may_run_it_as_nobody_where_user_namespaces_are_forbidden(folder):
+def test_root_can_run_postgresql_as_the_user_nobody(folder):
     server = server_in(folder, "nobody")
     with serving(server, folder):
         assert (folder / "data").stat().st_uid == server.identity.user_id
@@ -135,7 +135,7 @@ def test_root_may_run_it_as_nobody_where_user_namespaces_are_forbidden(folder):
 
 
 @as_root
-def test_nobody_cannot_serve_data_below_a_private_folder_and_is_told_so(folder):
+def test_the_user_nobody_is_refused_data_below_a_private_folder(folder):
     folder.chmod(0o700)
     with pytest.raises(LaunchError, match="cannot enter"):
         server_in(folder, "nobody").prepare()

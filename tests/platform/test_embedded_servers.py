@@ -10,7 +10,7 @@ from django.db import connection
 
 
 @pytest.mark.django_db
-def test_the_database_is_a_private_postgresql_with_exclusion_constraints():
+def test_the_database_is_a_private_postgresql_with_btree_gist():
     with connection.cursor() as cursor:
         cursor.execute("SHOW listen_addresses")
         assert cursor.fetchone() == ("",)

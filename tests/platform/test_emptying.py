@@ -12,7 +12,7 @@ from tests.plugins.emptying import KEPT, empty_database
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nothing_is_left_but_what_belongs_to_the_schema() -> None:
+def test_emptying_leaves_only_rows_that_belong_to_the_schema() -> None:
     job = JobFactory.create()
     JobEvent.objects.create(job=job, kind="test", message="")
     assert Job.objects.exists()

@@ -41,7 +41,7 @@ def test_completed_example_is_deployed() -> None:
     assert made == [NAME]
 
 
-def test_example_deployed_by_an_earlier_run_is_left_alone() -> None:
+def test_example_deployed_by_an_earlier_run_is_unchanged() -> None:
     client, made = platform(existing=[{"id": "d0"}])
     deploy_example(client, "j1")
     assert made == []

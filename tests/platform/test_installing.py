@@ -30,25 +30,25 @@ def pip_says(monkeypatch):
     return say
 
 
-def test_wheel_folders_that_exist_are_handed_on_and_others_are_not(pip_says, tmp_path):
+def test_only_existing_wheel_folders_are_passed_on(pip_says, tmp_path):
     pip_says(f"global.find-links='{tmp_path} /no/such/folder'\n")
     assert pip_configuration.uv_environment()["UV_FIND_LINKS"] == str(tmp_path)
 
 
-def test_several_wheel_folders_on_lines_of_their_own_are_all_handed_on(pip_says, tmp_path):
+def test_wheel_folders_on_separate_lines_are_all_passed_on(pip_says, tmp_path):
     (tmp_path / "more").mkdir()
     pip_says(f"global.find-links='\\n{tmp_path}\\n{tmp_path}/more'\n")
     assert pip_configuration.uv_environment()["UV_FIND_LINKS"] == f"{tmp_path},{tmp_path}/more"
 
 
-def test_an_index_of_ones_own_is_handed_on(pip_says):
+def test_a_configured_index_is_passed_on(pip_says):
     pip_says("global.index-url='https://index.example/simple'\nglobal.default-timeout='90'\n")
     variables = pip_configuration.uv_environment()
     assert variables["UV_DEFAULT_INDEX"] == "https://index.example/simple"
     assert variables["UV_HTTP_TIMEOUT"] == "90"
 
 
-def test_pips_variables_win_over_its_files_and_uvs_own_over_both(pip_says, monkeypatch):
+def test_uvs_variables_override_pips_which_override_pips_files(pip_says, monkeypatch):
     pip_says("global.index-url='https://file.example/simple'\n")
     monkeypatch.setenv("PIP_INDEX_URL", "https://variable.example/simple")
     assert pip_configuration.uv_environment()["UV_DEFAULT_INDEX"] == "https://variable.example/simple"
@@ -56,14 +56,14 @@ def test_pips_variables_win_over_its_files_and_uvs_own_over_both(pip_says, monke
     assert pip_configuration.uv_environment()["UV_DEFAULT_INDEX"] == "https://uv.example/simple"
 
 
-def test_set_up_needs_nothing_but_the_standard_library():
+def test_set_up_needs_only_the_standard_library():
     folder = Path(environment.__file__).parent
     for name in ("environment.py", "pip_configuration.py"):
         code = f"import runpy; runpy.run_path({str(folder / name)!r})"
         subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
 
 
-def test_an_old_python_is_told_which_one_is_needed(monkeypatch, capsys):
+def test_an_old_python_gets_an_error_naming_the_needed_one(monkeypatch, capsys):
     monkeypatch.setattr(sys, "version_info", (3, 9, 2))
     monkeypatch.setattr(environment, "NEWER_INTERPRETERS", ())
     with pytest.raises(SystemExit):
@@ -86,9 +86,7 @@ def test_the_uv_that_set_up_fetches_is_the_pinned_one():
     assert found in (environment.PROJECT / "requirements.txt").read_text().split()
 
 
-def test_the_package_can_be_imported_from_any_folder_and_the_rooms_of_the_platform_cannot(
-    tmp_path, monkeypatch
-):
+def test_only_the_package_can_be_imported_from_any_folder(tmp_path, monkeypatch):
     packages = tmp_path / "environment" / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
     monkeypatch.setattr(environment, "VIRTUAL_ENVIRONMENT", tmp_path / "environment")
@@ -109,7 +107,7 @@ def test_the_package_can_be_imported_from_any_folder_and_the_rooms_of_the_platfo
     assert done.stdout == "False\n", done.stderr
 
 
-def test_a_reader_that_goes_away_ends_no_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_output_does_not_end_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     with os.fdopen(write, "w") as output:
         os.close(read)

@@ -34,7 +34,7 @@ HEADER = b"X-Long: " + b"x" * HEADER_BYTES + b"\r\n"
         (b"HELLO\r\n\r\n", 400, "not_http"),
     ],
 )
-def test_what_is_too_long_or_no_http_gets_a_problem_document(sent: bytes, status: int, code: str) -> None:
+def test_oversized_or_malformed_requests_get_a_problem_document(sent: bytes, status: int, code: str) -> None:
     with served(echo) as url:
         head, _, body = all_of(opened(url, sent)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
@@ -42,7 +42,7 @@ def test_what_is_too_long_or_no_http_gets_a_problem_document(sent: bytes, status
     assert json.loads(body)["code"] == code
 
 
-def test_an_address_of_the_longest_list_of_filters_is_taken() -> None:
+def test_an_address_with_the_longest_list_of_filters_is_accepted() -> None:
     request = b"GET /?search=" + b"x" * (ADDRESS_BYTES - 20) + END + b"Connection: close\r\n\r\n"
     with served(echo) as url:
         assert all_of(opened(url, request)).startswith(b"HTTP/1.1 200 ")
@@ -54,7 +54,7 @@ def send_for_ever(connection: socket.socket) -> None:
             connection.sendall(b"x")
 
 
-def test_who_never_stops_sending_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_never_stops_sending_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     with served(echo) as url:
         connection = opened(url, b"GET /" + b"x" * (2 * ADDRESS_BYTES))
         assert connection.recv(12) == b"HTTP/1.1 414"

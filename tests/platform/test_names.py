@@ -37,7 +37,7 @@ DECEITFUL = {
 
 
 @pytest.mark.parametrize("name", DECEITFUL.values(), ids=DECEITFUL.keys())
-def test_what_deceives_is_no_name(name: str) -> None:
+def test_deceptive_names_are_refused(name: str) -> None:
     assert name_problem(name)
     assert metric_name_problem(name)
     assert artifact_name_problem(name)
@@ -47,14 +47,14 @@ def test_what_deceives_is_no_name(name: str) -> None:
     "name",
     ["nightly #3", "Übung", "研究", "भाषा", "ngữ nghĩa", "مشروع", "🚀 launch", "naïve/été.pt", "a_b-c.d"],
 )
-def test_names_in_all_languages_are_names(name: str) -> None:
+def test_names_in_all_languages_are_accepted(name: str) -> None:
     for spelling in ("NFC", "NFD"):
         assert name_problem(unicodedata.normalize(spelling, name)) is None
     assert normalised(unicodedata.normalize("NFD", name)) == unicodedata.normalize("NFC", name)
 
 
 @given(st.text())
-def test_what_is_shown_has_nothing_left_that_hides(text: str) -> None:
+def test_shown_text_has_no_hidden_characters(text: str) -> None:
     clean = shown(text)
     assert len(clean) == len(text)
     assert not any(name_problem("x" + character) for character in clean)
@@ -62,7 +62,7 @@ def test_what_is_shown_has_nothing_left_that_hides(text: str) -> None:
         assert clean == text
 
 
-def test_texts_of_several_lines_keep_their_lines_alone() -> None:
+def test_multi_line_texts_keep_only_their_line_breaks() -> None:
     assert name_problem("first\nsecond\tthird", line_breaks=True) is None
     assert name_problem("first\r\x1b[2J", line_breaks=True)
     assert shown("a\nb\u202e", line_breaks=True) == "a\nb\N{REPLACEMENT CHARACTER}"

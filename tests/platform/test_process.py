@@ -153,7 +153,7 @@ def test_a_process_that_ends_while_starting_shows_the_end_of_its_log(make):
         process.wait_ready()
 
 
-def test_a_program_that_is_not_there_is_told_by_name(tmp_path):
+def test_a_missing_program_is_named(tmp_path):
     process = ManagedProcess(
         ProcessSpecification("ghost", ["/no/such/program"], {}, tmp_path / "log", tmp_path)
     )
@@ -195,7 +195,7 @@ def test_a_log_that_grew_too_large_keeps_one_predecessor(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_process_that_gives_no_sign_of_life_is_ended_and_started_again(
+def test_a_process_without_a_heartbeat_is_killed_and_restarted(
     make, tmp_path: Path, clock: Clock, frozen: bool
 ) -> None:
     beat = tmp_path / "beat"
@@ -251,7 +251,7 @@ def supervisor_of(
     return supervisor
 
 
-def test_who_decides_is_started_anew_with_the_machine_code_once_it_is_there(make, tmp_path, capsys):
+def test_the_planner_restarts_once_its_machine_code_is_compiled(make, tmp_path, capsys):
     planner, web = make("import time; time.sleep(600)"), make(SERVER)
     planner.start()
     web.start()
@@ -285,7 +285,7 @@ def test_who_decides_is_started_anew_with_the_machine_code_once_it_is_there(make
         successor.finish(grace_seconds=0.0)
 
 
-def test_without_machine_code_who_decides_goes_on_and_the_operator_is_told(make, tmp_path, capsys):
+def test_without_machine_code_the_planner_runs_on_with_a_warning(make, tmp_path, capsys):
     planner = make("import time; time.sleep(600)")
     planner.start()
     before = planner.pid
@@ -306,7 +306,7 @@ def test_without_machine_code_who_decides_goes_on_and_the_operator_is_told(make,
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user may put nothing before the rest")
 @pytest.mark.parametrize(("comes_first", "niceness"), [(True, -5), (False, 0)])
-def test_what_promises_wait_for_comes_before_the_rest_with_all_that_it_starts(
+def test_prioritised_processes_and_their_children_get_their_niceness(
     make: Callable[..., ManagedProcess], tmp_path: Path, comes_first: bool, niceness: int
 ) -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)

@@ -24,7 +24,7 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(end)
 
 
-def test_a_reader_that_goes_away_stops_nothing(pipe: tuple[int, int]) -> None:
+def test_a_reader_that_closes_the_pipe_stops_no_process(pipe: tuple[int, int]) -> None:
     read, write = pipe
     output = os.fdopen(write, "w")
     progress = Progress(output)
@@ -34,7 +34,7 @@ def test_a_reader_that_goes_away_stops_nothing(pipe: tuple[int, int]) -> None:
     output.close()  # as at the exit: nothing that is left over fails there
 
 
-def test_a_terminal_that_goes_away_stops_nothing() -> None:
+def test_closing_the_terminal_stops_no_process() -> None:
     main, terminal = pty.openpty()
     output = os.fdopen(terminal, "w")
     progress = Progress(output)
@@ -46,14 +46,14 @@ def test_a_terminal_that_goes_away_stops_nothing() -> None:
     output.close()
 
 
-def test_a_closed_output_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_output_stops_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", None)
     progress = Progress()
     with progress.step("PostgreSQL"):
         progress.warn("restarted")
 
 
-def test_a_terminal_without_unicode_shows_what_it_can() -> None:
+def test_a_terminal_without_unicode_gets_replacement_characters() -> None:
     shown = io.BytesIO()
     progress = Progress(io.TextIOWrapper(shown, encoding="latin-1", write_through=True))
     with progress.step("PostgreSQL"):
@@ -61,7 +61,7 @@ def test_a_terminal_without_unicode_shows_what_it_can() -> None:
     assert b"? PostgreSQL" in shown.getvalue()
 
 
-def test_a_pipe_that_is_full_holds_nobody_up(pipe: tuple[int, int]) -> None:
+def test_a_full_pipe_blocks_no_process(pipe: tuple[int, int]) -> None:
     read, write = pipe
     os.set_blocking(write, False)
     with suppress(BlockingIOError):
@@ -80,7 +80,7 @@ def test_a_pipe_that_is_full_holds_nobody_up(pipe: tuple[int, int]) -> None:
         assert os.read(read, 65536) == b"first\nsecond\n"
 
 
-def test_a_stopped_terminal_holds_nobody_up() -> None:
+def test_a_stopped_terminal_blocks_no_process() -> None:
     main, terminal = pty.openpty()
     output = os.fdopen(terminal, "w")
     progress = Progress(output)

@@ -87,7 +87,7 @@ def test_a_request_has_ten_seconds_and_its_bytes(
 
 
 @pytest.mark.parametrize("sent", [UNFINISHED, b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-"])
-def test_who_never_finishes_is_refused_and_delays_nobody(sent: bytes, monkeypatch: Any) -> None:
+def test_an_unfinished_request_is_refused_and_delays_no_other(sent: bytes, monkeypatch: Any) -> None:
     with served(echo) as url:
         slow = [opened(url, sent) for _ in range(8)]
         assert httpx.post(url, content=b"quick", timeout=60).content == b"quick"
@@ -96,13 +96,13 @@ def test_who_never_finishes_is_refused_and_delays_nobody(sent: bytes, monkeypatc
             assert all_of(connection).startswith(b"HTTP/1.1 408 ")
 
 
-def test_who_says_nothing_is_cut_off(monkeypatch: Any) -> None:
+def test_a_silent_connection_is_closed(monkeypatch: Any) -> None:
     monkeypatch.setattr(connections, "GRACE_SECONDS", 0.0)
     with served(echo) as url:
         assert all_of(opened(url, b"")) == b""
 
 
-def test_of_many_unfinished_requests_the_first_gives_way() -> None:
+def test_too_many_unfinished_requests_end_the_oldest() -> None:
     with served(echo) as url:
         first = opened(url, UNFINISHED)
         assert httpx.post(url, content=b"quick", timeout=60).content == b"quick", "the first has been read"
@@ -113,7 +113,7 @@ def test_of_many_unfinished_requests_the_first_gives_way() -> None:
             connection.close()
 
 
-def test_who_does_not_read_holds_no_thread_and_is_cut_off(monkeypatch: Any) -> None:
+def test_a_caller_that_does_not_read_holds_no_thread(monkeypatch: Any) -> None:
     with serving(large) as (url, server):
         idle = opened(url, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with httpx.Client() as client:
@@ -124,7 +124,7 @@ def test_who_does_not_read_holds_no_thread_and_is_cut_off(monkeypatch: Any) -> N
         assert len(all_of(idle)) < LARGE_BYTES
 
 
-def test_callers_without_a_credential_have_threads_of_their_own() -> None:
+def test_callers_without_a_credential_have_separate_threads() -> None:
     release = threading.Event()
 
     def waits(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
@@ -152,7 +152,7 @@ def test_bodies_arrive_whole_and_bounded(settings: Any) -> None:
         assert all_of(unread).startswith(b"HTTP/1.1 413 ")
 
 
-def test_headers_are_bounded_and_none_passes_for_another() -> None:
+def test_headers_are_bounded_and_cannot_imitate_trusted_ones() -> None:
     with served(echo) as url:
         endless = opened(url, b"GET / HTTP/1.1\r\n" + b"X-A: b\r\n" * 10_000)
         assert all_of(endless).startswith(b"HTTP/1.1 431 ")

@@ -91,7 +91,7 @@ def terminal(request: pytest.FixtureRequest) -> Iterator[Terminal]:
     made.close()
 
 
-def test_ctrl_c_names_promises_and_takes_no_for_an_answer(terminal: Terminal) -> None:
+def test_ctrl_c_lists_promises_and_stops_only_when_confirmed(terminal: Terminal) -> None:
     terminal.type(CTRL_C)
     assert "digits: deadline 11:06" in terminal.wait_for("[y/N]")
     terminal.type("n\n")
@@ -111,7 +111,7 @@ def test_a_second_ctrl_c_stops_at_once(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("terminal", [{"promises": "endless"}], indirect=True)
-def test_a_second_ctrl_c_waits_for_no_list_of_promises(terminal: Terminal) -> None:
+def test_a_second_ctrl_c_does_not_wait_for_the_promises(terminal: Terminal) -> None:
     terminal.type(CTRL_C)
     terminal.wait_for("looking")
     terminal.type(CTRL_C)
@@ -121,13 +121,13 @@ def test_a_second_ctrl_c_waits_for_no_list_of_promises(terminal: Terminal) -> No
 @pytest.mark.parametrize(
     "terminal", [{"promises": ""}, {"promises": "unknown"}, {"at_terminal": False}], indirect=True
 )
-def test_ctrl_c_without_promises_or_a_person_asks_nothing(terminal: Terminal) -> None:
+def test_ctrl_c_asks_no_question_without_promises_or_a_terminal(terminal: Terminal) -> None:
     os.kill(terminal.process.pid, signal.SIGINT)
     assert "[y/N]" not in terminal.wait_for("stopped")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_other_signals_ask_nothing(terminal: Terminal, number: signal.Signals) -> None:
+def test_other_signals_ask_no_question(terminal: Terminal, number: signal.Signals) -> None:
     os.kill(terminal.process.pid, number)
     assert "[y/N]" not in terminal.wait_for("stopped")
 
@@ -140,7 +140,7 @@ def test_sigterm_needs_no_answer_to_an_open_question(terminal: Terminal) -> None
 
 
 @pytest.mark.parametrize("terminal", [{"hang_ups": False}], indirect=True)
-def test_under_nohup_no_hang_up_stops_it(terminal: Terminal) -> None:
+def test_a_hang_up_under_nohup_does_not_stop_the_platform(terminal: Terminal) -> None:
     os.kill(terminal.process.pid, signal.SIGHUP)
     terminal.type(CTRL_C)
     terminal.wait_for("[y/N]")

@@ -118,7 +118,7 @@ def test_a_second_start_on_the_same_data_is_refused(platform):
 
 
 @pytest.mark.parametrize("name", ["web", "agent-api", "streams", "celery-planner", "celery-control", "beat"])
-def test_what_is_killed_is_restarted_and_leaves_no_orphans(platform, name):
+def test_killed_processes_restart_and_leave_no_orphans(platform, name):
     before = platform.process(name)
     children = before.children
     before.kill()
@@ -141,7 +141,7 @@ def pool_of(platform: Platform) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_child_of_a_celery_worker_that_does_not_work_any_more_is_replaced(platform, number):
+def test_a_dead_or_frozen_child_of_a_celery_worker_is_replaced(platform, number):
     """By its parent, or, where that does not, with its parent: the pool is whole again and works."""
     wait_for(lambda: len(pool_of(platform)) == 2)
     lost = pool_of(platform)[0]
@@ -170,7 +170,7 @@ def test_the_database_may_be_killed_and_keeps_what_was_committed(platform):
     assert execute(platform, "SELECT number FROM kept") == [(7,)]
 
 
-def test_stopping_leaves_nothing_and_the_next_start_goes_on_with_the_data(platform):
+def test_stopping_ends_all_processes_and_a_restart_keeps_the_data(platform):
     running = everything_of(platform)
     platform.stop()
     assert [process for process in running if process.is_running()] == []
