@@ -285,7 +285,7 @@ def test_copy_has_no_losses_of_the_original() -> None:
     assert balance_loss(layer).item() > 0
 
 
-def test_losses_that_nobody_adds_are_warned_about() -> None:
+def test_unused_balance_losses_give_a_warning() -> None:
     layer = MoELayer(4, 4, 2)
     for _ in range(64):
         layer(torch.zeros(2, 4))

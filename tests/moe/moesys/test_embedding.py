@@ -38,7 +38,7 @@ def partitioned_gradient(rows: int, ids: list[NDArray[np.int64]], upstream: list
     return gradients
 
 
-def test_v7() -> None:
+def test_v7_partitioned_lookup_and_gradient() -> None:
     table = np.arange(48, dtype=np.float64).reshape(6, 8)
     ids = [np.array(each) for each in ([1, 3], [0, 5], [2, 2], [4, 1])]
     for rows, wanted in zip(partitioned_lookup(table, ids), ids, strict=True):

@@ -16,7 +16,7 @@ from moe.moesys.fusion import (
 )
 
 
-def test_v4() -> None:
+def test_v4_padding_slices_and_buckets() -> None:
     assert padding(1000, 2) == 24
     assert (slice_parameter(1000, 2, 4).padded, slice_parameter(1000, 2, 4).slice_elements) == (1024, 256)
     assert (slice_parameter(1000, 2, 6).padded, slice_parameter(1000, 2, 6).slice_elements) == (1026, 171)

@@ -82,7 +82,7 @@ def simulated(times: LayerTimes, lookahead: int, channels: tuple[str, ...] = ("g
     return now
 
 
-def test_v3() -> None:
+def test_v3_schedules_with_one_and_two_channels() -> None:
     schedule = two_channel_schedule(example())
     found = zip(
         schedule.gather_end, schedule.fetch_end, schedule.compute_start, schedule.compute_end, strict=True

@@ -20,7 +20,7 @@ from moe.moesys.ring import (
 PAIRS = [(4, 1), (4, 4), (4, 6), (2, 3), (1, 4), (4, 12)]
 
 
-def test_v8() -> None:
+def test_v8_schedule_of_a_ring() -> None:
     schedule = schedule_ring(6, 3, 2.0, 3.0)
     assert list(zip(schedule.compute_start, schedule.compute_end, strict=True)) == [
         (0, 2),
