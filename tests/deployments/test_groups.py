@@ -116,7 +116,7 @@ def test_a_new_generation_replaces_a_group_whole(agents: Agents, deploy: Deploy,
     assert list(made.rollouts.values_list("state", flat=True)) == [RolloutState.RETIRED, RolloutState.CURRENT]
 
 
-def test_another_number_of_servers_is_another_group(
+def test_changing_the_number_of_servers_starts_another_group(
     agents: Agents, deploy: Deploy, member: Membership
 ) -> None:
     made = deploy(**GROUP)

@@ -219,7 +219,7 @@ def test_tokens_reach_agents_as_digests_until_revoked(
     assert token_digest(token) not in agents[0].workers[key, 1, 0].entry["start"]["tokens"]
 
 
-def test_a_deployment_says_what_it_has_no_place_for(agents: Agents, deploy: Deploy) -> None:
+def test_a_deployment_reports_replicas_without_a_place(agents: Agents, deploy: Deploy) -> None:
     made = deploy(minimum_servers=3, servers=4, maximum_servers=4)
     settle(*agents)
     made.refresh_from_db()

@@ -47,7 +47,7 @@ def test_a_server_is_vacated_if_others_that_serve_have_room() -> None:
 @pytest.mark.parametrize(
     ("demands", "gpus", "words"), [([-1.0], 1, "negative"), ([1.0], 0, "gpus_per_server")]
 )
-def test_servers_used_names_what_makes_no_sense(demands: list[float], gpus: int, words: str) -> None:
+def test_servers_used_names_the_invalid_argument(demands: list[float], gpus: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         servers_used(demands, gpus)
 

@@ -120,7 +120,7 @@ def test_load_adds_a_server_and_calm_removes_it(agents: Agents, deploy: Deploy) 
     assert sum(len(agent.serving()) for agent in agents) == 1
 
 
-def test_fewer_are_wanted_though_some_have_no_place(agents: Agents, deploy: Deploy) -> None:
+def test_calm_lowers_the_target_though_some_replicas_have_no_place(agents: Agents, deploy: Deploy) -> None:
     made = deploy(servers=5, maximum_servers=5)
     settle(*agents)
     assert states(made) == ["serving"] * 3

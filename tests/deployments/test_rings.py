@@ -42,7 +42,7 @@ def decline(agent: ServingAgent, reason: str) -> None:
     agent.report()
 
 
-def test_ring_is_asked_for_told_and_shown(agents: Agents, member: Membership) -> None:
+def test_a_ring_is_requested_sent_to_the_agent_and_shown(agents: Agents, member: Membership) -> None:
     client = APIClient()
     client.force_authenticate(member.user)
     body = {"job": completed_job(member).pk, "device_memory_bytes": 700, "latency_target_seconds": 20}
@@ -69,7 +69,9 @@ def test_ring_is_asked_for_told_and_shown(agents: Agents, member: Membership) ->
     assert "device_memory_bytes" in client.post(URL, spread, format="json").data["errors"]
 
 
-def test_other_memory_is_another_generation(agents: Agents, deploy: Deploy, member: Membership) -> None:
+def test_changing_the_memory_starts_another_generation(
+    agents: Agents, deploy: Deploy, member: Membership
+) -> None:
     made = deploy(device_memory_bytes=700)
     settle(*agents)
     deployment_change(deployment=made, actor=member.user, changes={"device_memory_bytes": None})
@@ -117,7 +119,7 @@ def test_deployment_that_is_declined_says_why(agents: Agents, deploy: Deploy) ->
     assert "copies take 1 s" in made.reason
 
 
-def test_report_of_an_impossible_ring_is_refused(agents: Agents, deploy: Deploy) -> None:
+def test_a_report_of_an_impossible_ring_is_refused(agents: Agents, deploy: Deploy) -> None:
     made = deploy()
     settle(*agents)
     (key,) = agents[0].serving()

@@ -54,7 +54,7 @@ def test_measured_latency_and_refusals_add_a_server() -> None:
     assert wanted_servers(RULE, 2, [Load(0.5, 0.05, 0.1, refused=1)]).servers == 3
 
 
-def test_latency_that_is_no_waiting_adds_no_server() -> None:
+def test_latency_without_queueing_adds_no_server() -> None:
     """Of 300 ms with servers busy for a quarter of the time, 225 ms are no waiting."""
     assert wanted_servers(RULE, 2, [load(0.5, latency_seconds=0.3)]).servers == 2
 
@@ -77,7 +77,7 @@ def test_servers_are_removed_one_by_one_after_calm_periods() -> None:
     assert wanted_servers(RULE, 1, [calm] * 2 * CALM_PERIODS).servers == 1
 
 
-def test_load_at_the_threshold_moves_no_server_to_and_fro() -> None:
+def test_load_at_the_threshold_does_not_oscillate() -> None:
     present, moves = 1, 0
     history: list[Load] = []
     for number in range(200):
@@ -98,7 +98,7 @@ loads = st.builds(
 
 
 @given(st.integers(0, 9), st.lists(loads, max_size=2 * CALM_PERIODS), st.integers(1, 3), st.integers(3, 6))
-def test_bounds_hold_whatever_is_measured(present: int, history: list[Load], least: int, most: int) -> None:
+def test_bounds_hold_for_any_measurement(present: int, history: list[Load], least: int, most: int) -> None:
     rule = ScalingRule(least, most, 0.2)
     wanted = wanted_servers(rule, present, history)
     assert least <= wanted.servers <= most

@@ -46,7 +46,7 @@ def test_a_job_is_deployed_answers_and_is_deleted(
     assert [agent.workers for agent in agents] == [{}, {}, {}]
 
 
-def test_a_bundle_is_read_for_its_first_deployment_alone(
+def test_a_bundle_is_read_only_for_its_first_deployment(
     agents: Agents, deploy: Deploy, member: Membership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = completed_job(member)
