@@ -70,7 +70,7 @@ class Queue:
         return [[value for request in batch for value in request.inputs] for batch in self.batches]
 
 
-def test_first_request_of_a_batch_waits_so_long_for_others() -> None:
+def test_first_request_of_a_batch_waits_a_bounded_time_for_others() -> None:
     queue = Queue(most_inputs=4, longest_wait_seconds=0.01)
     queue.submit(1)
     queue.timers.advance(0.009)
@@ -153,7 +153,7 @@ def test_closed_queue_computes_what_waits_at_once() -> None:
     assert queue.batcher.is_idle
 
 
-def test_what_is_given_up_is_settled_once() -> None:
+def test_an_abandoned_request_is_settled_once() -> None:
     queue = Queue(most_inputs=1)
     queue.submit(1)
     queue.submit(2)

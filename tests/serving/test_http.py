@@ -114,7 +114,7 @@ def test_inputs_are_answered_by_outputs(shared: Served) -> None:
 
 @pytest.mark.parametrize("path", ["/predict", "/health", "/ready", "/stats", "/other"])
 @pytest.mark.parametrize("told", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer \xff"])
-def test_nobody_enters_without_a_token(shared: Served, path: str, told: str) -> None:
+def test_requests_without_a_token_are_refused(shared: Served, path: str, told: str) -> None:
     answer = shared.client.get(path, headers={b"Authorization": told.encode("latin-1")})
     check(answer, 401, "unknown_token")
     assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -258,7 +258,7 @@ def test_draining_server_answers_and_sends_clients_away() -> None:
         assert made.client.get("/ready").status_code == 503
 
 
-def test_what_waits_is_answered_when_the_server_stops() -> None:
+def test_waiting_requests_are_answered_when_the_server_stops() -> None:
     with served(most_inputs=1) as made:
         answers: list[httpx.Response] = []
         threads = [made.hold()]

@@ -47,7 +47,7 @@ def test_each_request_gets_its_own_outputs() -> None:
         ("wrong", BadInputError, "^wrong is no number$"),
     ],
 )
-def test_guilty_request_alone_fails(guilty: str, kind: type[Exception], words: str) -> None:
+def test_only_the_failing_request_of_a_batch_fails(guilty: str, kind: type[Exception], words: str) -> None:
     good, failed, other = outcomes(double, [1], [guilty], [2])
     assert (good, other) == (answer(2), answer(4))
     with pytest.raises(kind, match=words):

@@ -134,7 +134,7 @@ def test_call_that_never_returns_ends_its_worker(start: Start) -> None:
         ({"weight": Path("/")}, "scaler:Scaler", "cannot be loaded"),
     ],
 )
-def test_what_cannot_be_served_is_a_load_error(
+def test_an_unservable_model_is_a_load_error(
     weights: dict[str, Any], entry: str, words: str, tmp_path: Path
 ) -> None:
     from tests.serving.functions import scaler

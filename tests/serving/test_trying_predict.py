@@ -54,6 +54,6 @@ def test_call_that_does_not_return_is_shown_with_its_line() -> None:
 
 
 @pytest.mark.parametrize("text", ["3", "[]", "[NaN]", "[1", '["a"], "more": [1]'])
-def test_what_is_no_list_of_inputs_is_refused(text: str) -> None:
+def test_text_other_than_a_list_of_inputs_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="--predict takes a JSON list of inputs"):
         read_tried_inputs(text)

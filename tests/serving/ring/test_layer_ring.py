@@ -231,7 +231,7 @@ def test_missing_host_memory_is_a_failed_start(monkeypatch: pytest.MonkeyPatch) 
     assert raised.value.reason == "start_failed"
 
 
-def test_times_are_of_calls_and_copies() -> None:
+def test_ring_times_count_passes_and_computation() -> None:
     _, streamed, ring = make_pair(Tower(7), 4)
     assert (ring.times().compute_seconds, ring.times().passes) == (0.0, 1.0)
     streamed.order = streamed.order * 2
