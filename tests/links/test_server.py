@@ -101,7 +101,7 @@ def test_processes_of_a_server_share_its_links(server: LinkServer, tmp_path: Pat
     assert (carried[GRADIENTS], carried[STATE]) == pytest.approx((size, size), rel=0.01)
 
 
-def test_without_its_server_a_worker_keeps_the_rates_and_counts_it(tmp_path: Path) -> None:
+def test_without_its_server_a_worker_paces_itself_and_counts_it(tmp_path: Path) -> None:
     client = LinkClient(LINKS, tmp_path)
     size = 1_000_000
     assert _carry(client, (NETWORK,), STATE, size) >= size / RATE
@@ -134,7 +134,7 @@ def test_a_worker_finds_a_server_that_came_back(tmp_path: Path) -> None:
     ],
     ids=["noise", "no link", "no time", "without waiting"],
 )
-def test_nonsense_ends_that_connection_alone(box: Path, client: LinkClient, record: bytes) -> None:
+def test_nonsense_ends_only_its_own_connection(box: Path, client: LinkClient, record: bytes) -> None:
     descriptor = os.open(box, os.O_RDONLY | os.O_DIRECTORY)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hostile:
         hostile.connect(f"/proc/self/fd/{descriptor}/{SOCKET_NAME}")
@@ -149,7 +149,7 @@ def test_nonsense_ends_that_connection_alone(box: Path, client: LinkClient, reco
     assert client.unshared == 0
 
 
-def test_the_load_is_told_by_link_and_class(server: LinkServer, client: LinkClient) -> None:
+def test_the_load_is_reported_by_link_and_class(server: LinkServer, client: LinkClient) -> None:
     load = LinkLoad(server)
     client.carry((NETWORK,), STATE, 500_000, time.monotonic())
     now = load.now()
@@ -159,7 +159,7 @@ def test_the_load_is_told_by_link_and_class(server: LinkServer, client: LinkClie
     assert load.now() == {}
 
 
-def test_agents_and_the_control_plane_call_links_and_classes_the_same() -> None:
+def test_agents_and_control_plane_share_names_of_links_and_classes() -> None:
     from typing import get_args
 
     from emulated_links.rates import LINKS as NAMES

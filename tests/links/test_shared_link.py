@@ -40,7 +40,7 @@ def _ends(link: SharedLink, arrivals: list[tuple[float, str, int]]) -> list[floa
     return ends  # type: ignore[return-value]
 
 
-def test_one_class_has_the_whole_link_and_goes_one_by_one() -> None:
+def test_one_class_uses_the_whole_link_one_transfer_at_a_time() -> None:
     link = SharedLink(100.0, EQUAL_SHARES)
     assert _ends(link, [(0.0, GRADIENTS, 100), (0.5, GRADIENTS, 100)]) == pytest.approx([1.0, 2.0])
 
@@ -93,7 +93,7 @@ def _ends_asked_late(link: SharedLink, arrivals: list[tuple[float, float, int]])
     return [transfer.ended_at for transfer in transfers if transfer.ended_at is not None]
 
 
-def test_who_asks_late_has_what_the_link_was_idle_meanwhile() -> None:
+def test_a_late_request_gets_the_links_past_idle_time() -> None:
     """A second was idle before the other one, and the link is busy when the late one asks."""
     arrived = [(0.0, 0.0, 100), (2.0, 2.0, 100), (1.0, 2.5, 100)]
     assert _ends_asked_late(SharedLink(100.0, EQUAL_SHARES), arrived) == pytest.approx([1.0, 3.0, 2.0])
@@ -107,9 +107,7 @@ def test_who_asks_late_has_what_the_link_was_idle_meanwhile() -> None:
     st.lists(st.tuples(st.floats(0, 50), st.floats(0, 20), st.integers(1, 5000)), min_size=1, max_size=20),
     st.floats(1.0, 1e4),
 )
-def test_a_link_has_no_more_to_give_for_those_who_ask_late(
-    late: list[tuple[float, float, int]], rate: float
-) -> None:
+def test_late_requests_never_exceed_the_links_rate(late: list[tuple[float, float, int]], rate: float) -> None:
     arrived = sorted(((at, at + lag, size) for at, lag, size in late), key=lambda one: one[1])
     link = SharedLink(rate, EQUAL_SHARES)
     ends = _ends_asked_late(link, arrived)
@@ -128,7 +126,7 @@ def test_a_link_has_no_more_to_give_for_those_who_ask_late(
 
 
 @given(arrivals, st.floats(1.0, 1e4))
-def test_transfers_of_a_class_end_in_the_order_in_which_they_came(
+def test_transfers_of_a_class_end_in_order_of_arrival(
     arrived: list[tuple[float, str, int]], rate: float
 ) -> None:
     arrived = sorted(arrived, key=lambda one: one[0])
@@ -157,7 +155,7 @@ def test_a_path_is_as_slow_as_its_slowest_link() -> None:
     assert ended - 100.0 == pytest.approx(PIECE_BYTES / DEFAULT_LINKS[SPINE]["bytes_per_second"], abs=1e-6)
 
 
-def test_another_link_is_not_in_the_way() -> None:
+def test_transfers_on_different_links_do_not_interfere() -> None:
     arbiter = Arbiter(_links())
     paths = ((NETWORK,), (WITHIN_SERVER,))
     pending = [arbiter.begin(Request(GRADIENTS, path, PIECE_BYTES, 100.0), 100.0) for path in paths]
@@ -168,7 +166,7 @@ def test_another_link_is_not_in_the_way() -> None:
         assert one.ended_at == pytest.approx(100.0 + alone, abs=1e-6)
 
 
-def test_the_past_of_an_idle_link_can_be_used_but_not_for_ever() -> None:
+def test_idle_time_of_a_link_can_be_claimed_for_a_bounded_time() -> None:
     seconds = PIECE_BYTES / DEFAULT_LINKS[NETWORK]["bytes_per_second"]
     late = _until_ended(Arbiter(_links()), Request(STATE, (NETWORK,), PIECE_BYTES, 99.0), 100.0)
     assert late == pytest.approx(99.0 + seconds, abs=1e-6)
@@ -190,11 +188,11 @@ def test_the_past_of_an_idle_link_can_be_used_but_not_for_ever() -> None:
         ({"disk": {"bytes_per_second": True}}, "disk.bytes_per_second must be a number"),
     ],
 )
-def test_links_that_make_no_sense_are_refused_by_name(table: dict[str, object], problem: str) -> None:
+def test_invalid_links_are_refused_by_name(table: dict[str, object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         ServerLinks.from_message({**DEFAULT_LINKS, **table})
 
 
-def test_links_survive_being_told() -> None:
+def test_links_survive_serialisation() -> None:
     links = _links(experts=0.24, gradients=0.055)
     assert ServerLinks.from_message(links.to_message()) == links
