@@ -41,7 +41,7 @@ def publish(url: str, *names: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::celery.exceptions.CPendingDeprecationWarning")
-def test_a_message_that_a_dead_broker_cannot_take_back_does_not_end_the_worker(
+def test_a_message_that_cannot_be_returned_does_not_end_the_worker(
     valkey: tuple[subprocess.Popen[bytes], str],
 ) -> None:
     broker, url = valkey
@@ -72,7 +72,7 @@ def test_a_message_that_a_dead_broker_cannot_take_back_does_not_end_the_worker(
 
 
 @pytest.mark.parametrize("answer", ["ack_log_error", "reject_log_error"])
-def test_a_worker_of_one_child_gets_the_next_message_after_a_broker_did_not_answer_it(
+def test_an_unanswered_acknowledgement_does_not_block_the_next_one(
     valkey: tuple[subprocess.Popen[bytes], str], answer: str
 ) -> None:
     broker, url = valkey

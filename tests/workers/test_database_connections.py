@@ -67,7 +67,7 @@ def test_an_old_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert backend_of_a_task() != before
 
 
-def test_a_task_that_is_called_like_a_function_leaves_its_callers_connection_alone(
+def test_an_eager_task_keeps_its_callers_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = backend_of_a_task()

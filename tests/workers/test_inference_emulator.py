@@ -126,7 +126,7 @@ def on_loan() -> int:
     return Server.objects.filter(lending_state=LendingState.ON_LOAN).count()
 
 
-def test_servers_are_lent_while_usage_is_low_and_are_back_before_it_is_high(
+def test_servers_are_lent_at_low_usage_and_back_before_high_usage(
     inference: InferenceCluster, client: Client
 ) -> None:
     usage = [0.3, 0.5, 0.9, 0.6, 0.6]
@@ -142,7 +142,7 @@ def test_servers_are_lent_while_usage_is_low_and_are_back_before_it_is_high(
     assert set(ReclaimOrder.objects.values_list("state", flat=True)) == {ReclaimState.CONFIRMED}
 
 
-def test_headroom_of_what_usage_rises_in_two_periods_leaves_no_server_missing(
+def test_headroom_for_two_periods_of_rising_usage_avoids_shortfalls(
     inference: InferenceCluster, client: Client
 ) -> None:
     """What is measured in one period is answered at its end, while the next one has begun."""
@@ -158,7 +158,7 @@ def test_headroom_of_what_usage_rises_in_two_periods_leaves_no_server_missing(
     assert sources.pop().startswith("emulated: "), "nobody shall take it for a measurement"
 
 
-def test_a_burst_beyond_the_headroom_is_seen_as_a_shortfall_and_answered(
+def test_a_burst_beyond_the_headroom_is_a_shortfall_and_is_answered(
     inference: InferenceCluster, client: Client
 ) -> None:
     emulated = emulator(client, [0.3] * 2 + [0.9] * 4)
@@ -177,7 +177,7 @@ def test_a_margin_on_the_forecast_keeps_more_servers_at_home(
     assert on_loan() == 4, "ten, less one that is never lent, less five that might serve"
 
 
-def test_what_the_coming_period_is_expected_to_need_is_asked_back_before_usage_has_risen(
+def test_forecast_demand_is_reclaimed_before_usage_rises(
     inference: InferenceCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emulated = emulator(client, [0.3] * 20)
@@ -216,7 +216,7 @@ def test_without_forecasts_decisions_wait_for_none(inference: InferenceCluster, 
     assert LoanOrder.objects.count() == 1
 
 
-def test_samples_of_the_curve_are_reported_as_they_are_whenever_the_emulator_starts(
+def test_samples_follow_the_curve_whenever_the_emulator_starts(
     inference: InferenceCluster, client: Client
 ) -> None:
     emulated = emulator(client, [0.30, 0.35, 0.40, 0.45, 0.50])
@@ -248,7 +248,7 @@ def test_servers_that_are_back_count_no_longer_as_asked_back(
     assert list(ReclaimOrder.objects.order_by("created_at").values_list("count", flat=True)) == [2, 3]
 
 
-def test_usage_near_a_whole_number_of_servers_does_not_lend_one_to_and_fro(
+def test_hysteresis_avoids_lending_a_server_back_and_forth(
     inference: InferenceCluster, client: Client
 ) -> None:
     InferenceCluster.objects.update(hysteresis_fraction=0.05)
@@ -272,7 +272,7 @@ def test_a_peak_keeps_servers_at_home_for_the_least_time(inference: InferenceClu
     assert on_loan() == 6
 
 
-def test_an_order_whose_answer_is_lost_is_sent_again_as_the_same_order(
+def test_an_order_with_a_lost_answer_is_repeated_as_the_same_order(
     inference: InferenceCluster, client: Client, way: Way
 ) -> None:
     emulated = emulator(client, [0.3] * 20)
@@ -286,7 +286,7 @@ def test_an_order_whose_answer_is_lost_is_sent_again_as_the_same_order(
     assert (on_loan(), emulated.book.orders) == (6, [])
 
 
-def test_what_was_measured_while_the_platform_was_away_is_reported_later(
+def test_samples_taken_during_an_outage_are_reported_later(
     inference: InferenceCluster, client: Client, way: Way
 ) -> None:
     emulated = emulator(client, [0.3] * 20)
@@ -300,7 +300,7 @@ def test_what_was_measured_while_the_platform_was_away_is_reported_later(
     assert UsageSample.objects.count() == before + 3
 
 
-def test_a_restarted_emulator_sends_what_it_had_decided(
+def test_a_restarted_emulator_sends_its_pending_orders(
     inference: InferenceCluster, client: Client, way: Way, tmp_path: Path
 ) -> None:
     file = tmp_path / "orders.json"
@@ -316,7 +316,7 @@ def test_a_restarted_emulator_sends_what_it_had_decided(
     assert [str(order.pk) for order in LoanOrder.objects.all()] == decided
 
 
-def test_asking_back_can_be_left_to_the_platform(
+def test_reclaims_can_be_left_to_the_platform(
     inference: InferenceCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The test's present is in the past.
@@ -328,7 +328,7 @@ def test_asking_back_can_be_left_to_the_platform(
     assert on_loan() == 2
 
 
-def test_an_order_that_is_refused_is_decided_anew(inference: InferenceCluster, client: Client) -> None:
+def test_a_refused_order_is_decided_again(inference: InferenceCluster, client: Client) -> None:
     InferenceCluster.objects.update(lending=False)
     emulated = emulator(client, [0.3] * 20)
     live(emulated, 3, inference)
@@ -344,6 +344,6 @@ def test_requests_beyond_the_servers_at_home_are_not_served() -> None:
     assert serving.served_per_second == 3 * REQUESTS_PER_SERVER
 
 
-def test_the_emulator_knows_no_django() -> None:
+def test_the_emulator_does_not_import_django() -> None:
     code = "import sys, workers.inference_emulator.__main__; sys.exit('django' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

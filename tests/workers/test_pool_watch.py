@@ -46,7 +46,7 @@ class Pool:
         return None
 
 
-def test_a_pool_that_answers_is_left_alone_whatever_it_does() -> None:
+def test_a_pool_that_answers_is_never_ended() -> None:
     pool = Pool()
     assert pool.run(1000) is None
     pool.children = 1
@@ -68,14 +68,14 @@ def test_a_pool_that_answers_nothing_ends_the_worker_within_a_minute() -> None:
     assert "no work" in str(pool.run(60))
 
 
-def test_children_that_are_all_at_work_cannot_answer_and_need_not() -> None:
+def test_a_pool_whose_children_are_all_busy_need_not_answer() -> None:
     pool = Pool()
     pool.answers = False
     pool.tasks = {"a": 3600.0, "b": 3600.0}
     assert pool.run(3600) is None
 
 
-def test_probes_do_not_pile_up_before_a_child_that_works() -> None:
+def test_probes_do_not_queue_up_behind_a_busy_child() -> None:
     pool = Pool(wanted=1)
     pool.answers = False
     pool.tasks = {"a": 3600.0}
@@ -115,7 +115,7 @@ def test_a_free_child_must_answer_while_the_other_works() -> None:
     assert pool.run(90) is not None
 
 
-def test_a_task_beyond_its_time_limit_explains_nothing() -> None:
+def test_a_task_beyond_its_time_limit_does_not_excuse_silence() -> None:
     pool = Pool(wanted=1)
     pool.answers = False
     pool.tasks = {"a": 60.0}
@@ -123,7 +123,7 @@ def test_a_task_beyond_its_time_limit_explains_nothing() -> None:
     assert pool.run(60 + pool_watch.LIMIT_MARGIN_SECONDS) is not None
 
 
-def test_a_probe_that_was_lost_with_its_child_is_no_fault() -> None:
+def test_a_probe_lost_with_its_child_is_no_fault() -> None:
     pool = Pool()
     pool.answers = False
     assert pool.run(pool_watch.PROBE_SECONDS + pool_watch.ANSWER_SECONDS) is None
@@ -131,14 +131,14 @@ def test_a_probe_that_was_lost_with_its_child_is_no_fault() -> None:
     assert pool.run(1000) is None
 
 
-def test_a_loop_that_waits_for_the_broker_is_given_minutes_and_not_for_ever() -> None:
+def test_a_loop_blocked_on_the_broker_is_tolerated_for_minutes() -> None:
     pool = Pool()
     pool.looks = False
     assert pool.run(pool_watch.BLOCKED_SECONDS - 4) is None
     assert "stood still" in str(pool.run(10))
 
 
-def test_a_child_that_was_killed_while_the_broker_was_away_may_be_replaced_first() -> None:
+def test_a_child_killed_during_a_broker_outage_may_be_replaced_first() -> None:
     """The loop stood still with it, so nobody could."""
     pool = Pool(wanted=1)
     pool.run(100)
@@ -150,7 +150,7 @@ def test_a_child_that_was_killed_while_the_broker_was_away_may_be_replaced_first
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=200))
-def test_no_worker_ends_whose_pool_was_whole_and_answered_lately(looks: list[tuple[int, bool]]) -> None:
+def test_a_worker_with_a_recently_complete_pool_never_ends(looks: list[tuple[int, bool]]) -> None:
     pool = Pool(wanted=2)
     whole_at = pool.now
     for children, answers in looks:
@@ -165,13 +165,13 @@ def test_no_worker_ends_whose_pool_was_whole_and_answered_lately(looks: list[tup
 
 
 @pytest.mark.parametrize(("age", "code"), [(0.0, 0), (30.0, 0), (90.0, 1)])
-def test_the_health_check_reads_the_sign_of_life(tmp_path: Path, age: float, code: int) -> None:
+def test_the_health_check_reads_the_heartbeat(tmp_path: Path, age: float, code: int) -> None:
     file = tmp_path / "heartbeat"
     file.write_text(repr(time.monotonic() - age))
     assert pool_watch.main(str(file)) == code
 
 
-def test_without_a_sign_of_life_the_health_check_says_so(
+def test_the_health_check_fails_without_a_heartbeat(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert pool_watch.main(str(tmp_path / "none")) == 1
