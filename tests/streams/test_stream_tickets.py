@@ -53,7 +53,7 @@ def status_of(server: StreamServer, path: str, **headers: str) -> int:
         return response.status_code
 
 
-def test_a_page_reads_a_stream_with_its_ticket_and_without_credentials(
+def test_a_page_reads_a_stream_with_a_ticket_and_no_credentials(
     stream_server: StreamServer, client: Client, person: Any, redis: Redis
 ) -> None:
     ticket = ticket_for(client, "cluster")
@@ -85,7 +85,7 @@ def test_a_ticket_is_for_one_stream(stream_server: StreamServer, client: Client,
     assert status_of(stream_server, f"cluster?ticket={ticket}") == 401
 
 
-def test_no_ticket_is_given_for_what_one_may_not_see(client: Client, person: Any) -> None:
+def test_no_ticket_is_given_for_a_stream_without_access(client: Client, person: Any) -> None:
     foreign = factories.JobFactory.create()
     for stream in (f"jobs/{foreign.pk}/logs", "jobs/doesnotexist/logs", "agents/wakeups", "", "../admin"):
         assert client.get("/stream-address/", {"stream": stream}).status_code == 404

@@ -124,7 +124,7 @@ def publish_until_seen(redis: Redis, reader: Reader, channel: str, payload: dict
     raise AssertionError("no note arrived")
 
 
-def test_nobody_reads_a_stream_without_saying_who_they_are(stream_server: StreamServer, job: Job) -> None:
+def test_a_stream_needs_authentication(stream_server: StreamServer, job: Job) -> None:
     for path in ("cluster", f"jobs/{job.id}/events", f"jobs/{job.id}/logs", "agents/wakeups"):
         answer = get(stream_server, path)
         assert answer.status_code == 401
@@ -133,9 +133,7 @@ def test_nobody_reads_a_stream_without_saying_who_they_are(stream_server: Stream
         assert wrong.status_code == 401
 
 
-def test_a_stranger_gets_the_answer_of_a_job_that_does_not_exist(
-    stream_server: StreamServer, job: Job
-) -> None:
+def test_a_strangers_job_is_answered_like_an_unknown_one(stream_server: StreamServer, job: Job) -> None:
     headers = bearer(factories.UserFactory.create())
     for kind in ("events", "logs"):
         foreign = get(stream_server, f"jobs/{job.id}/{kind}", headers)
@@ -152,7 +150,7 @@ def test_revoked_and_expired_tokens_open_nothing(stream_server: StreamServer) ->
         assert get(stream_server, "cluster", {"Authorization": f"Bearer {token}"}).status_code == 401
 
 
-def test_the_cluster_stream_tells_the_kind_of_change_and_nothing_else(
+def test_the_cluster_stream_carries_only_the_kind_of_change(
     stream_server: StreamServer, redis: Redis
 ) -> None:
     with reading(stream_server, "cluster", bearer(factories.UserFactory.create())) as reader:
@@ -164,7 +162,7 @@ def test_the_cluster_stream_tells_the_kind_of_change_and_nothing_else(
         assert event["data"] == {"kind": "planned"}
 
 
-def test_a_job_stream_carries_that_jobs_notes_alone(
+def test_a_job_stream_carries_only_that_jobs_notes(
     stream_server: StreamServer, job: Job, redis: Redis
 ) -> None:
     with reading(stream_server, f"jobs/{job.id}/events", bearer(job.owner)) as reader:
@@ -173,9 +171,7 @@ def test_a_job_stream_carries_that_jobs_notes_alone(
         assert event["data"] == {"kind": "metrics"}
 
 
-def test_notes_that_make_no_sense_do_not_end_a_stream(
-    stream_server: StreamServer, job: Job, redis: Redis
-) -> None:
+def test_malformed_notes_do_not_end_a_stream(stream_server: StreamServer, job: Job, redis: Redis) -> None:
     with reading(stream_server, f"jobs/{job.id}/events", bearer(job.owner)) as reader:
         channel = f"punctual:job:{job.id}"
         publish_until_seen(redis, reader, channel, {"kind": "changed"})
@@ -209,7 +205,7 @@ def _publish(redis: Redis, job: Job) -> int:
     return int(redis.publish(f"punctual:job:{job.id}", json.dumps({"kind": "logs"})))
 
 
-def test_a_piece_with_a_lower_number_that_is_committed_late_is_not_lost(
+def test_a_log_chunk_committed_late_with_a_lower_id_is_not_lost(
     stream_server: StreamServer, job: Job, redis: Redis
 ) -> None:
     late = factories.LogChunkFactory.create(job=job, rank=1, text="late\n")
@@ -223,16 +219,14 @@ def test_a_piece_with_a_lower_number_that_is_committed_late_is_not_lost(
         assert reader.next()["data"]["text"] == "late\n"
 
 
-def test_a_reader_that_comes_back_goes_on_after_the_last_piece_it_had(
-    stream_server: StreamServer, job: Job
-) -> None:
+def test_a_reader_that_reconnects_resumes_after_its_last_chunk(stream_server: StreamServer, job: Job) -> None:
     chunks = [factories.LogChunkFactory.create(job=job) for _ in range(3)]
     headers = {**bearer(job.owner), "Last-Event-ID": str(chunks[1].id)}
     with reading(stream_server, f"jobs/{job.id}/logs?after=0", headers) as reader:
         assert reader.next()["data"]["id"] == chunks[2].id
 
 
-def test_an_agent_hears_the_present_version_and_every_later_one(
+def test_an_agent_receives_the_present_and_every_later_version(
     stream_server: StreamServer, redis: Redis
 ) -> None:
     server = factories.ServerFactory.create(desired_version=7, agent="agent-secret")
@@ -247,7 +241,7 @@ def test_an_agent_hears_the_present_version_and_every_later_one(
         assert reader.next_where(data=8)["event"] == "desired"
 
 
-def test_an_agent_hears_nothing_of_the_server_beside_it(stream_server: StreamServer, redis: Redis) -> None:
+def test_an_agent_receives_no_versions_of_other_servers(stream_server: StreamServer, redis: Redis) -> None:
     holder = factories.ServerFactory.create(desired_version=3)
     neighbour = factories.ServerFactory.create(
         cluster=holder.cluster, desired_version=7, agent="neighbour-secret"
@@ -272,7 +266,7 @@ def test_a_revoked_agent_and_a_users_token_open_no_wakeups(stream_server: Stream
         assert get(stream_server, "agents/wakeups", headers).status_code == 401
 
 
-def test_too_many_streams_of_one_caller_are_refused_and_counted_down_when_they_close(
+def test_streams_per_caller_are_limited_while_open(
     stream_server: StreamServer,
 ) -> None:
     headers = bearer(factories.UserFactory.create())
@@ -293,9 +287,7 @@ def test_too_many_streams_of_one_caller_are_refused_and_counted_down_when_they_c
     wait_until(admitted, "closed streams are no longer counted")
 
 
-def test_streams_survive_a_restart_of_the_broker_and_say_that_notes_may_be_missing(
-    tmp_path: Path, django_db_setup: None
-) -> None:
+def test_streams_survive_a_broker_restart_and_send_a_resync(tmp_path: Path, django_db_setup: None) -> None:
     from tests.plugins import embedded_servers
 
     valkey = EmbeddedValkey(tmp_path / "valkey", tmp_path / "broker", durable=False)
