@@ -20,7 +20,7 @@ def accelerators() -> Any:
     return inventory.find_accelerators(cast("Any", configuration))
 
 
-def test_the_gpus_are_those_that_torch_sees() -> None:
+def test_the_inventory_lists_the_gpus_of_torch() -> None:
     found = accelerators()
     assert len(found) >= torch.cuda.device_count() > 0
     assert all(one.cuda and not one.emulated for one in found)
@@ -33,5 +33,5 @@ def test_the_gpus_are_those_that_torch_sees() -> None:
         assert 0.9 * told.memory_bytes <= seen.total_memory <= told.memory_bytes
 
 
-def test_a_gpu_is_the_same_after_another_look() -> None:
+def test_a_gpu_keeps_its_identity_between_inventories() -> None:
     assert accelerators() == accelerators()

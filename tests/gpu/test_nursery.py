@@ -30,7 +30,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_what_is_forked_from_an_imported_torch_computes_on_the_gpu() -> None:
+def test_a_process_forked_after_importing_torch_uses_the_gpu() -> None:
     if ON_THE_CPU:
         pytest.skip("it is about the GPU's driver")
     done = subprocess.run(
@@ -43,7 +43,7 @@ def test_what_is_forked_from_an_imported_torch_computes_on_the_gpu() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_what_is_imported_beforehand_loads_no_driver() -> None:
+def test_preloaded_modules_load_no_driver() -> None:
     code = (
         f"import runpy; runpy.run_path({str(ROOT / 'workers/runtime/preload.py')!r}); "
         "from pathlib import Path; assert 'libcuda.so' not in Path('/proc/self/maps').read_text()"

@@ -21,7 +21,7 @@ def profiled(agent: LocalAgent, world_size: int, **changes: Any) -> tuple[list[M
     return [event for event in events if event["kind"] == "profile_level"], done
 
 
-def test_a_level_says_how_fast_it_is_and_how_much_memory_it_takes(agent: LocalAgent) -> None:
+def test_a_level_reports_its_speed_and_memory(agent: LocalAgent) -> None:
     levels, _ = profiled(agent, 1, hyperparameters={"memory_bytes": 1_000_000})
     (level,) = levels
     assert level["iterations_per_second"] > 0
@@ -29,7 +29,7 @@ def test_a_level_says_how_fast_it_is_and_how_much_memory_it_takes(agent: LocalAg
     assert level["memory_bytes"] >= 64 * 1_000_000, "64 samples hold a megabyte each"
 
 
-def test_a_level_that_the_memory_does_not_hold_is_left_out_and_a_larger_one_is_measured(
+def test_a_level_beyond_the_devices_memory_is_left_out(
     agent: LocalAgent,
 ) -> None:
     if ON_THE_CPU:

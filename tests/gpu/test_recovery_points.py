@@ -18,14 +18,14 @@ pytestmark = pytest.mark.skipif(ON_THE_CPU, reason="there is nothing to leave")
 DEVICE = torch.device("cuda", 0)
 
 
-def test_more_than_all_sub_buffers_hold_comes_whole() -> None:
+def test_a_state_larger_than_all_sub_buffers_arrives_whole() -> None:
     elements = HOST_SUB_BUFFERS * HOST_SUB_BUFFER_BYTES // 4 + 12_345
     values = [torch.randn(elements, device=DEVICE), torch.arange(7, device=DEVICE), torch.ones(0)]
     came = b"".join(map(bytes, copies_from(DEVICE).chunks(values[:2])))
     assert came == b"".join(value.cpu().numpy().tobytes() for value in values)
 
 
-def test_what_was_computed_last_is_what_is_copied() -> None:
+def test_copies_wait_for_kernels_that_were_launched_before() -> None:
     """The copy waits for kernels that are still to run, and kernels begun later do not disturb it."""
     value = torch.zeros(1 << 20, device=DEVICE)
     for _ in range(200):
@@ -34,7 +34,7 @@ def test_what_was_computed_last_is_what_is_copied() -> None:
     assert came == torch.full((1 << 20,), 200.0).numpy().tobytes()
 
 
-def test_a_shard_that_was_left_on_the_device_is_written_as_one_that_was_fetched(tmp_path: Path) -> None:
+def test_a_shard_left_on_the_device_is_written_like_a_fetched_one(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(300, 200), torch.nn.BatchNorm1d(200)).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(8, 300, device=DEVICE)).sum().backward()

@@ -12,9 +12,7 @@ from workers.runtime.at_home.local_agent import LocalAgent
 
 
 @pytest.mark.parametrize("precision", ["full", "mixed"])
-def test_a_function_learns_on_the_gpu_and_its_weights_are_read_without_one(
-    agent: LocalAgent, precision: str
-) -> None:
+def test_weights_trained_on_the_gpu_load_without_one(agent: LocalAgent, precision: str) -> None:
     asked = patterns(iterations=150, hyperparameters={"precision": precision, "evaluate_every": 50})
     generation = agent.start_generation(PATTERNS, asked, 1, seconds=START_SECONDS)
     generation.wait_until_ready(START_SECONDS).train_from_nothing()
@@ -28,7 +26,7 @@ def test_a_function_learns_on_the_gpu_and_its_weights_are_read_without_one(
     assert generation.leader.end(60) == 0
 
 
-def test_a_gpu_that_is_not_there_is_said_to_be_missing(agent: LocalAgent) -> None:
+def test_a_missing_gpu_is_reported_as_missing(agent: LocalAgent) -> None:
     if ON_THE_CPU:
         pytest.skip("there is no GPU that could be missing")
     asked = patterns(device={"kind": "cuda", "index": torch.cuda.device_count()})
@@ -38,7 +36,7 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing(agent: LocalAgent) -> Non
     assert f"GPU {torch.cuda.device_count()} cannot be used" in failed["message"]
 
 
-def test_train_seconds_are_the_gpus_time_and_not_that_of_giving_orders(agent: LocalAgent) -> None:
+def test_train_seconds_include_the_gpus_work_not_only_the_launch(agent: LocalAgent) -> None:
     generation = agent.start_generation(PATTERNS, patterns(iterations=300), 1, seconds=START_SECONDS)
     generation.wait_until_ready(START_SECONDS).train_from_nothing()
     generation.report(START_SECONDS)
