@@ -49,7 +49,7 @@ def images(built: None) -> Iterator[RunningImages]:
         running.close()
 
 
-def test_each_image_has_what_it_runs_and_nothing_of_the_others(images: RunningImages) -> None:
+def test_each_image_contains_only_its_own_packages(images: RunningImages) -> None:
     code = (
         "import importlib.util as u; print([bool(u.find_spec(n)) for n in ('django', 'torch', 's3fs', "
         "'workers.agent')])"
