@@ -125,7 +125,7 @@ def test_pages_poll_while_the_stream_server_cannot_be_reached(site: Site, settin
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_a_newcomer_is_told_how_to_begin_and_logs_in_again(site: Site) -> None:
+def test_a_new_user_sees_how_to_begin_and_logs_in_again(site: Site) -> None:
     newcomer = factories.UserFactory.create()
     page = site.open().page
     log_in(page, site.url, newcomer.username, factories.PASSWORD)

@@ -71,7 +71,9 @@ def test_only_those_who_may_deploy_see_the_button(
 
 
 @pytest.mark.django_db
-def test_what_cannot_be_deployed_has_no_button(scenario: Scenario, as_user: Callable[[Any], Client]) -> None:
+def test_jobs_that_cannot_be_deployed_have_no_button(
+    scenario: Scenario, as_user: Callable[[Any], Client]
+) -> None:
     owner = as_user(scenario.owner)
     job = define(scenario.completed, predict="")
     assert not shows_button(owner, job), "no predict"

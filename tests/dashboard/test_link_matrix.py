@@ -54,7 +54,7 @@ def test_every_row_has_room_for_its_name(size: int) -> None:
     assert labelled == (room > 40), "rates are written where there is room for two lines"
 
 
-def test_what_nobody_said_anything_of_stays_empty_and_is_explained() -> None:
+def test_unmeasured_links_stay_empty_and_are_explained() -> None:
     matrix = LinkMatrix(("a", "b", "c"), (link("a", "b"), link("a", "c", DEFAULT, problem="no route")), NOW)
     drawn = link_matrix.figure(matrix)
     assert drawn is not None
@@ -70,7 +70,7 @@ def test_what_nobody_said_anything_of_stays_empty_and_is_explained() -> None:
     assert "no route" in said
 
 
-def test_a_server_named_like_a_tag_draws_none() -> None:
+def test_a_server_name_like_a_tag_is_escaped() -> None:
     matrix = LinkMatrix(("<b>", "b"), (link("<b>", "b"),), NOW)
     drawn = link_matrix.figure(matrix)
     assert drawn is not None

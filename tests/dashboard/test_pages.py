@@ -79,9 +79,7 @@ def test_every_page_is_there_in_an_empty_installation(db: None, as_user: LogIn) 
     assert "punctual submit" in client.get("/jobs/").content.decode()
 
 
-def test_without_a_session_a_page_asks_to_log_in_and_a_script_is_told(
-    scenario: Scenario, client: Client
-) -> None:
+def test_without_a_session_pages_redirect_and_panels_answer_401(scenario: Scenario, client: Client) -> None:
     for address in every_address(scenario.running.id):
         answer = client.get(address)
         if "fragment" in address or "panels" in address or "log" in address:
@@ -91,7 +89,7 @@ def test_without_a_session_a_page_asks_to_log_in_and_a_script_is_told(
             assert answer.headers["Location"].startswith("/login/?next="), address
 
 
-def test_pages_change_nothing_by_any_method_but_get(scenario: Scenario, as_user: LogIn) -> None:
+def test_pages_accept_only_get(scenario: Scenario, as_user: LogIn) -> None:
     client = as_user(scenario.operator)
     for address in every_address(scenario.running.id):
         for method in (client.post, client.put, client.patch, client.delete):
@@ -105,7 +103,7 @@ def test_a_strangers_job_does_not_exist(scenario: Scenario, as_user: LogIn) -> N
             assert client.get(address).status_code == 404, address
 
 
-def test_nothing_gives_away_a_job_of_a_foreign_project(scenario: Scenario, as_user: LogIn) -> None:
+def test_pages_reveal_no_job_of_a_foreign_project(scenario: Scenario, as_user: LogIn) -> None:
     sentence = f"2 GPUs less than needed, or {scenario.foreign.id} would be late"
     scenario.running.verdict = {"reason": sentence}
     scenario.running.save()
@@ -157,7 +155,7 @@ def test_a_viewer_is_not_offered_to_cancel(scenario: Scenario, as_user: LogIn) -
     assert "accept-offer" in client.get(f"/jobs/{scenario.declined.id}/").content.decode()
 
 
-def test_what_agents_and_users_report_is_escaped_everywhere(scenario: Scenario, as_user: LogIn) -> None:
+def test_texts_from_agents_and_users_are_escaped_everywhere(scenario: Scenario, as_user: LogIn) -> None:
     job = scenario.running
     job.name = HOSTILE[:200]
     job.labels = {HOSTILE: HOSTILE}
@@ -183,7 +181,7 @@ def test_what_agents_and_users_report_is_escaped_everywhere(scenario: Scenario, 
             assert "<img" not in json.dumps(json.loads(text)), address
 
 
-def test_nothing_that_user_code_says_turns_the_text_around_it(scenario: Scenario, as_user: LogIn) -> None:
+def test_bidirectional_controls_in_user_text_are_removed(scenario: Scenario, as_user: LogIn) -> None:
     job = scenario.running
     job.hyperparameters = {"name": "\u202egpj"}
     job.failure = {"reason": "user_error", "message": "bad\u202egpj", "traceback": "line\u2066\nline"}
@@ -194,7 +192,7 @@ def test_nothing_that_user_code_says_turns_the_text_around_it(scenario: Scenario
     assert not {"\u202e", "\u2066"} & set(page)
 
 
-def test_keys_that_people_choose_are_only_keys(scenario: Scenario, as_user: LogIn) -> None:
+def test_user_chosen_keys_are_never_read_as_methods(scenario: Scenario, as_user: LogIn) -> None:
     """A template asks a mapping for a key before it asks for a method."""
     job, keys = scenario.running, ("items", "keys", "values", "get", "0")
     job.labels = {key: f"label-of-{key}" for key in keys}
@@ -245,9 +243,7 @@ def test_a_server_shows_its_emulated_links_with_rates_and_load(scenario: Scenari
     assert re.search(r"<caption>Links.*emulated", page)
 
 
-def test_a_declined_job_shows_why_and_the_deadline_that_can_be_promised(
-    scenario: Scenario, as_user: LogIn
-) -> None:
+def test_a_declined_job_shows_the_reason_and_an_offer(scenario: Scenario, as_user: LogIn) -> None:
     text = as_user(scenario.owner).get(f"/jobs/{scenario.declined.id}/").content.decode()
     assert "8 GPUs would be needed" in text
     assert f"/api/v1/jobs/{scenario.declined.id}/accept-offer/" in text
@@ -260,7 +256,7 @@ def test_an_offer_that_ran_out_cannot_be_accepted_any_more(scenario: Scenario, a
     assert "accept-offer" not in text
 
 
-def test_the_verdict_stands_with_its_minimum_satisfactory_share(scenario: Scenario, as_user: LogIn) -> None:
+def test_the_verdict_shows_its_minimum_satisfactory_share(scenario: Scenario, as_user: LogIn) -> None:
     text = as_user(scenario.owner).get(f"/jobs/{scenario.running.id}/").content.decode()
     assert "Minimum satisfactory share" in text
     assert "2 GPUs" in text
@@ -378,9 +374,7 @@ def test_guessing_passwords_is_slowed_down(db: None, client: Client) -> None:
     assert client.post("/login/", other).status_code == 200
 
 
-def test_after_logging_in_a_person_lands_where_they_wanted_but_never_elsewhere(
-    db: None, client: Client
-) -> None:
+def test_login_redirects_to_the_requested_page_of_this_site_only(db: None, client: Client) -> None:
     user = factories.UserFactory.create()
     form = {"username": user.username, "password": factories.PASSWORD}
     assert client.post("/login/", {**form, "next": "/servers/"}).headers["Location"] == "/servers/"
@@ -421,7 +415,7 @@ def test_plotly_is_served_from_the_installed_package(client: Client) -> None:
     assert listed == ["plotly.min.js"]
 
 
-def test_pages_say_when_nobody_plans_and_why(
+def test_pages_say_when_planning_has_stopped_and_why(
     scenario: Scenario, as_user: LogIn, tmp_path: Path, settings: Any
 ) -> None:
     client = as_user(scenario.owner)

@@ -23,6 +23,6 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_puts_no_question_to_the_database(page: Path) -> None:
+def test_pages_query_no_database(page: Path) -> None:
     asked = {node.attr for node in ast.walk(ast.parse(page.read_text())) if isinstance(node, ast.Attribute)}
     assert not asked & QUERIES

@@ -26,9 +26,7 @@ LogIn = Callable[[Any], Client]
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
-def test_a_recoverys_page_tells_what_was_lost_and_is_its_jobs_peoples_alone(
-    scenario: Scenario, as_user: LogIn
-) -> None:
+def test_a_recoverys_page_shows_losses_to_its_jobs_members_only(scenario: Scenario, as_user: LogIn) -> None:
     job = scenario.running
     recovered(job)
     address = f"/jobs/{job.pk}/recoveries/7/"
@@ -93,7 +91,7 @@ def test_the_overview_counts_protection_failures_and_sources(scenario: Scenario,
     assert "2 failures, 23 s lost: 20 s without training, 3 s trained again." in drawn["note"]
 
 
-def test_every_phase_has_a_look_and_lasts_until_the_next() -> None:
+def test_every_phase_has_a_style_and_lasts_until_the_next() -> None:
     assert set(PHASE_LOOKS) == set(PHASES[:-1])
     spans = [
         PhaseSpan(RecoveryPhase.DETECTED, NOON, NOON + timedelta(seconds=6)),
@@ -124,7 +122,7 @@ def test_a_job_that_does_not_train_says_what_it_has_on_disk(scenario: Scenario, 
     assert told == {"absent": True}, "nothing will come"
 
 
-def test_of_many_servers_the_costliest_are_drawn(scenario: Scenario) -> None:
+def test_only_the_costliest_of_many_servers_are_drawn(scenario: Scenario) -> None:
     many = job_recovery_points.MOST_BARS + 10
     shards = [Shard(rank, rank, 50 - rank, 1, NOON, 1, 2) for rank in range(many)]
     names = {server: f"node-{server}" for server in range(many)}

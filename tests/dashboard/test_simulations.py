@@ -66,7 +66,7 @@ def test_every_page_is_there_for_an_operator(
     assert client.get(f"/simulations/{study.pk + 999}/").status_code == 404
 
 
-def test_others_are_told_that_it_is_for_operators(
+def test_other_users_are_refused_with_the_reason(
     study: SimulationStudy, scenario: Scenario, as_user: LogIn
 ) -> None:
     client = as_user(scenario.owner)
@@ -78,7 +78,7 @@ def test_others_are_told_that_it_is_for_operators(
     assert "/simulations/" in as_user(scenario.operator).get("/").content.decode()
 
 
-def test_without_a_session_a_page_asks_to_log_in_and_a_script_is_told(
+def test_without_a_session_pages_redirect_and_panels_answer_401(
     study: SimulationStudy, client: Client
 ) -> None:
     for address in addresses(study):
@@ -89,9 +89,7 @@ def test_without_a_session_a_page_asks_to_log_in_and_a_script_is_told(
             assert answer.headers["Location"].startswith("/login/?next="), address
 
 
-def test_pages_change_nothing_by_any_method_but_get(
-    study: SimulationStudy, scenario: Scenario, as_user: LogIn
-) -> None:
+def test_pages_accept_only_get(study: SimulationStudy, scenario: Scenario, as_user: LogIn) -> None:
     client = as_user(scenario.operator)
     for address in addresses(study):
         for method in (client.post, client.put, client.patch, client.delete):
@@ -144,7 +142,7 @@ def test_an_empty_installation_offers_traces_alone(db: None, as_user: LogIn) -> 
     assert "No study yet" in page
 
 
-def test_what_people_and_workers_wrote_is_escaped(
+def test_texts_from_users_and_workers_are_escaped(
     study: SimulationStudy, scenario: Scenario, as_user: LogIn
 ) -> None:
     hostile = "<script>alert(1)</script>"
@@ -162,7 +160,7 @@ def test_figures_say_that_they_wait_for_a_run(
     assert drawn == {"empty": "Drawn as soon as a run is done."}
 
 
-def test_the_list_asks_no_more_queries_the_longer_it_gets(
+def test_the_list_has_a_constant_number_of_queries(
     study: SimulationStudy, scenario: Scenario, as_user: LogIn, django_assert_max_num_queries: Any
 ) -> None:
     client = as_user(scenario.operator)
@@ -188,7 +186,7 @@ def test_finished_runs_are_compared_in_a_table_and_figures(study: SimulationStud
 
 
 @pytest.mark.usefixtures("store")
-def test_a_store_that_lost_the_results_is_said_and_breaks_no_page(
+def test_lost_results_are_reported_on_the_page(
     study: SimulationStudy, scenario: Scenario, as_user: LogIn
 ) -> None:
     SimulationStudy.objects.filter(pk=study.pk).update(comparison_key="simulations/1/gone", compared_runs=[1])

@@ -42,7 +42,7 @@ def told(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_plans_stand_beside_each_other_as_predicted_and_as_measured() -> None:
+def test_plans_are_drawn_as_predicted_and_as_measured() -> None:
     drawn = job_communication.figure(told())
     assert drawn is not None
     predicted, measured = drawn.data
@@ -51,20 +51,20 @@ def test_plans_stand_beside_each_other_as_predicted_and_as_measured() -> None:
     assert list(measured.x) == [120.0, 160.0]
 
 
-def test_what_was_not_measured_has_no_bar() -> None:
+def test_unmeasured_plans_have_no_bar() -> None:
     drawn = job_communication.figure(told(measured_seconds=None, seconds_without_plan=None))
     assert drawn is not None
     assert [trace.name for trace in drawn.data] == ["Predicted"]
 
 
-def test_words_tell_what_the_plan_saves_and_why_it_was_given_up() -> None:
+def test_texts_name_the_plans_saving_and_why_it_was_given_up() -> None:
     words = job_communication.caption(told(given_up="it lost"))
     for expected in ("1.50 times", "10 Gbit/s", "75% of the bytes", "1.10 times the mean", "2.5", "it lost"):
         assert expected in words
     assert job_communication.caption(told(window=None)).count("mean") == 0
 
 
-def test_an_iteration_is_a_timeline_by_stage_and_resource_with_what_was_predicted_beneath() -> None:
+def test_measured_and_predicted_iterations_are_drawn_by_resource() -> None:
     drawn = job_iteration.figure(told())
     assert drawn is not None
     backward, foretold, exchange, expected = drawn.data
@@ -78,7 +78,7 @@ def test_an_iteration_is_a_timeline_by_stage_and_resource_with_what_was_predicte
     assert "waited for 30.0 ms, 20.0 ms were predicted" in job_iteration.caption(told())
 
 
-def test_without_a_plan_or_a_window_there_is_nothing_to_draw() -> None:
+def test_without_a_plan_or_a_window_no_figure_is_drawn() -> None:
     assert job_communication.figure(told(chosen=None)) is None
     assert job_iteration.figure(told(window=None)) is None
     assert job_communication.caption(told(chosen=None)) == job_iteration.caption(told(window=None)) == ""

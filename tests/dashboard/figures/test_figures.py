@@ -55,7 +55,7 @@ def test_utilisation_stacks_the_uses_that_occur() -> None:
     assert drawn["layout"]["yaxis"]["range"] == [0, 8]
 
 
-def test_a_gpu_has_its_jobs_colour_on_every_server_and_foreign_ones_are_grey() -> None:
+def test_gpus_have_their_jobs_colour_and_foreign_ones_are_grey() -> None:
     mine = Occupant("abcdefghjkmn", "mine", "training", True)
     foreign = Occupant(None, None, "training", False)
     drawn = as_json(gpus_by_server.figure([server(mine, foreign), server(None, mine)]))
@@ -73,7 +73,7 @@ def test_servers_with_different_numbers_of_gpus_share_a_map() -> None:
 
 
 @given(st.sets(st.text(alphabet="abcdefgh23456789", min_size=12, max_size=12), max_size=len(JOB_PALETTE)))
-def test_jobs_shown_together_have_different_colours_while_there_are_enough(job_ids: set[str]) -> None:
+def test_jobs_shown_together_have_different_colours(job_ids: set[str]) -> None:
     colours = job_colours(job_ids)
     assert len(set(colours.values())) == len(job_ids)
     assert colours == job_colours(sorted(job_ids, reverse=True))
@@ -149,7 +149,7 @@ def test_only_measured_levels_are_points_of_the_curve() -> None:
     assert scaling_curve.figure(Curve([], "cpu", False, 0)) is None
 
 
-def test_what_other_plans_were_measured_at_stands_beside_the_jobs_own_curve() -> None:
+def test_curves_of_other_plans_are_drawn_beside_the_jobs_own() -> None:
     own = [CurveLevel(gpus=1, iterations_per_second=4.0), CurveLevel(gpus=4, iterations_per_second=8.0)]
     without = [CurveLevel(gpus=1, iterations_per_second=4.0), CurveLevel(gpus=8, iterations_per_second=9.0)]
     shown = Curve(own, "a100", True, 4, family="lossy", others={"dense": without})
@@ -160,7 +160,7 @@ def test_what_other_plans_were_measured_at_stands_beside_the_jobs_own_curve() ->
     assert drawn["layout"]["xaxis"]["tickvals"] == [1, 4, 8]
 
 
-def test_a_level_that_shows_the_hosts_speed_instead_of_the_emulated_gpus_is_marked() -> None:
+def test_levels_limited_by_the_hosts_speed_are_marked() -> None:
     levels = [
         CurveLevel(gpus=1, iterations_per_second=4.0, source="profiled", overrun=0.01),
         CurveLevel(gpus=2, iterations_per_second=6.0, source="profiled", overrun=0.125),

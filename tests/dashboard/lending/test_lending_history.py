@@ -66,7 +66,7 @@ def test_servers_are_counted_on_one_whitelist_at_every_moment() -> None:
     ]
 
 
-def test_the_last_move_before_a_window_says_where_servers_were_and_joining_is_a_step() -> None:
+def test_moves_before_the_window_and_joins_within_it_are_counted() -> None:
     members = [ServerStay(at(-60)), ServerStay(at(20)), ServerStay(at(-60), at(40))]
     steps = server_steps([], members, [move(-5, "lent", "a", 1)], NOON, ONE_PM)
     assert [(step.at, step.on_loan, step.inference) for step in steps] == [
@@ -90,7 +90,7 @@ def test_borrowed_time_lasts_from_the_loan_until_the_server_is_home() -> None:
     assert spans == [Span("a", at(10), at(31)), Span("b", at(10), ONE_PM)]
 
 
-def test_a_server_that_was_away_before_the_window_counts_from_its_beginning() -> None:
+def test_a_server_away_before_the_window_counts_from_its_start() -> None:
     moves = [move(5, "asked_back", "a", 1, 1), move(6, "returned", "a c", 1)]
     spans = borrowed_spans(moves, {"b"}, NOON, ONE_PM)
     assert spans == [Span("a", NOON, at(6)), Span("c", NOON, at(6)), Span("b", NOON, ONE_PM)]
@@ -125,7 +125,7 @@ def test_combined_usage_is_of_all_gpus_of_both_clusters() -> None:
     assert point.training_share == 0.5
 
 
-def test_servers_that_are_away_serve_nobody() -> None:
+def test_servers_on_loan_serve_no_inference() -> None:
     (point,) = combined_usage([TrainingPoint(at(3), 12, 12)], side([UsagePoint(at(5), 0.9)], on_loan=3))
     assert point.serving_gpus == 4
 
@@ -175,7 +175,7 @@ def history(**changes: Any) -> UsageHistory:
     return UsageHistory(**values)
 
 
-def test_samples_with_a_shortfall_are_marked_and_the_headroom_line_is_drawn() -> None:
+def test_shortfalls_are_marked_and_the_headroom_line_is_drawn() -> None:
     drawn = inference_usage.figure(history())
     assert drawn is not None
     traces = {trace.name: trace for trace in drawn.data}
@@ -187,7 +187,7 @@ def test_samples_with_a_shortfall_are_marked_and_the_headroom_line_is_drawn() ->
     assert "1 of 10 servers never lent" in drawn.layout.annotations[0].text
 
 
-def test_stacked_servers_add_up_and_the_whitelist_line_lies_on_the_training_side() -> None:
+def test_stacked_servers_add_up_and_the_whitelist_line_is_drawn() -> None:
     steps = [ServerCounts(NOON, 2, 3, 1, 4), ServerCounts(at(9), 2, 0, 0, 8)]
     drawn = lending_servers.figure(steps)
     assert drawn is not None

@@ -58,7 +58,7 @@ def test_gauges_say_where_servers_are_and_what_reclaims_took(as_user: LogIn) -> 
     assert found["punctual_reclaim_return_maximum_seconds", "serving"] == max(times)
 
 
-def test_a_cluster_without_samples_has_no_usage_and_an_installation_without_one_no_gauges(db: None) -> None:
+def test_lending_metrics_need_a_cluster_and_usage_needs_samples(db: None) -> None:
     assert list(lending_metrics(timezone.now())) == []
     factories.InferenceClusterFactory.create(name="new")
     families = {family.name: family.samples for family in lending_metrics(timezone.now())}

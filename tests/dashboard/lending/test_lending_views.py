@@ -76,7 +76,7 @@ def test_every_page_and_figure_is_there_for_an_operator(day: Day, operator: User
         assert client.get(address).status_code == 404, address
 
 
-def test_others_learn_neither_figures_nor_which_orders_there_are(day: Day, as_user: LogIn) -> None:
+def test_only_operators_see_figures_and_orders(day: Day, as_user: LogIn) -> None:
     client = as_user(factories.UserFactory.create())
     for address in addresses(day):
         answer = client.get(address)
@@ -85,23 +85,21 @@ def test_others_learn_neither_figures_nor_which_orders_there_are(day: Day, as_us
     assert "/lending/" not in client.get("/").content.decode()
 
 
-def test_without_a_session_a_page_asks_to_log_in_and_a_script_is_told(day: Day, client: Client) -> None:
+def test_without_a_session_pages_redirect_and_panels_answer_401(day: Day, client: Client) -> None:
     for address in addresses(day):
         answer = client.get(address)
         expected = 401 if "fragment" in address or "panels" in address else 302
         assert answer.status_code == expected, address
 
 
-def test_pages_change_nothing_by_any_method_but_get(day: Day, operator: User, as_user: LogIn) -> None:
+def test_pages_accept_only_get(day: Day, operator: User, as_user: LogIn) -> None:
     client = as_user(operator)
     for address in addresses(day):
         for method in (client.post, client.put, client.patch, client.delete):
             assert method(address).status_code == 405, address
 
 
-def test_an_installation_without_inference_servers_says_how_to_get_some(
-    operator: User, as_user: LogIn
-) -> None:
+def test_without_inference_servers_the_page_names_the_setting(operator: User, as_user: LogIn) -> None:
     page = as_user(operator).get("/lending/").content.decode()
     assert "PUNCTUAL_INFERENCE_AGENTS=2 make run" in page
     assert "docs/lending.md" in page
@@ -112,7 +110,7 @@ def test_an_installation_without_inference_servers_says_how_to_get_some(
         assert client.get(f"/lending/panels/{name}/").json().keys() == {"empty"}, name
 
 
-def test_one_chooses_among_several_inference_clusters(operator: User, as_user: LogIn) -> None:
+def test_an_inference_cluster_can_be_chosen(operator: User, as_user: LogIn) -> None:
     for name in ("first", "second"):
         home = factories.InferenceClusterFactory.create(name=name)
         factories.InferenceServerFactory.create(inference_cluster=home, name=f"{name}-server")
@@ -123,9 +121,7 @@ def test_one_chooses_among_several_inference_clusters(operator: User, as_user: L
     assert "?cluster=first&amp;window=24h" in second
 
 
-def test_orders_come_in_pages_newest_first_loans_and_reclaims_together(
-    day: Day, operator: User, as_user: LogIn
-) -> None:
+def test_loans_and_reclaims_share_pages_newest_first(day: Day, operator: User, as_user: LogIn) -> None:
     for number in range(30):
         ReclaimOrder.objects.create(
             inference_cluster=day.inference_cluster, source=OrderSource.SCHEDULER, count=100 + number,
@@ -208,9 +204,7 @@ def test_an_order_says_which_jobs_it_held_back(day: Day, operator: User, as_user
     assert ">held back<" in page
 
 
-def test_costs_and_times_of_methods_are_shown_where_they_were_recorded(
-    day: Day, operator: User, as_user: LogIn
-) -> None:
+def test_recorded_costs_and_times_of_methods_are_shown(day: Day, operator: User, as_user: LogIn) -> None:
     order, client = day.reclaims[0], as_user(operator)
     address = f"/lending/orders/{order.pk}/?fragment=choice"
     page = client.get(address).content.decode()
@@ -225,7 +219,7 @@ def test_costs_and_times_of_methods_are_shown_where_they_were_recorded(
     assert '<span class="quiet-text">–</span>' not in page
 
 
-def test_what_people_and_schedulers_wrote_is_escaped(day: Day, operator: User, as_user: LogIn) -> None:
+def test_texts_from_users_and_schedulers_are_escaped(day: Day, operator: User, as_user: LogIn) -> None:
     Job.objects.filter(pk=day.promised.pk).update(name=HOSTILE)
     ReclaimOrder.objects.filter(pk=day.reclaims[0].pk).update(created_by=HOSTILE)
     factories.JobEventFactory.create(job=day.promised, message=HOSTILE, happened_at=day.reclaims[0].begun_at)
@@ -234,7 +228,7 @@ def test_what_people_and_schedulers_wrote_is_escaped(day: Day, operator: User, a
         assert HOSTILE not in client.get(address).content.decode(), address
 
 
-def test_a_promise_counts_as_broken_only_if_the_reclaim_came_before_the_deadline(day: Day) -> None:
+def test_only_a_reclaim_before_the_deadline_can_break_a_promise(day: Day) -> None:
     counted = promises_touched(day.inference_cluster)
     assert (counted.touched, counted.broken) == (1, 0)
     first = min(order.begun_at for order in day.reclaims if order.begun_at)
@@ -266,7 +260,7 @@ def test_borrowed_time_that_held_work_is_a_share_of_what_was_borrowed(db: None) 
     assert use.share == pytest.approx(0.25)
 
 
-def test_the_caption_says_that_an_emulated_load_is_one(day: Day, operator: User, as_user: LogIn) -> None:
+def test_the_caption_names_an_emulated_load(day: Day, operator: User, as_user: LogIn) -> None:
     client = as_user(operator)
     address = "/lending/panels/inference-usage/?window=6h"
     assert "the load is an emulated one" in client.get(address).json()["note"]
@@ -311,9 +305,7 @@ def test_many_samples_are_averaged_and_the_worst_shortfall_is_kept(operator: Use
     assert "mean of 3 periods" in drawn["note"]
 
 
-def test_usage_of_both_clusters_is_of_all_gpus_and_training_of_those_it_could_use(
-    operator: User, as_user: LogIn
-) -> None:
+def test_combined_usage_counts_all_gpus_and_training_its_own(operator: User, as_user: LogIn) -> None:
     now = timezone.now()
     home = factories.InferenceClusterFactory.create(name="serving")
     for number in range(2):
