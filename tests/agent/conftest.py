@@ -106,7 +106,7 @@ class RunningAgent:
         self.process.join()
 
     def wait_exit(self, seconds: float = 60.0) -> int:
-        """Return the exit code, once the agent has ended by itself."""
+        """Wait for the agent to end; return its exit code."""
         assert self.process is not None
         self.process.join(seconds)
         assert self.process.exitcode is not None, "the agent does not end"
@@ -155,7 +155,7 @@ class RunningAgent:
         launchers = self.launchers()
         for launcher in launchers:
             os.kill(launcher["pid"], signal.SIGTERM)
-            os.kill(launcher["pid"], signal.SIGCONT)  # a test that failed may have left it frozen
+            os.kill(launcher["pid"], signal.SIGCONT)  # a failed test may have left it frozen
         return not launchers
 
 

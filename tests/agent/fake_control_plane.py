@@ -1,4 +1,5 @@
-"""A control plane of a few lines: keeps what an agent reports, and says what a test wants to be true."""
+"""A control plane in a few lines: it records what an agent reports and sends the desired state that a test
+sets."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ BUNDLE_DIGEST = hashlib.sha256(BUNDLE).hexdigest()
 
 
 def zip_bundle(files: Mapping[str, bytes]) -> bytes:
-    """A zip with these files."""
+    """Return a zip with these files."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
@@ -27,7 +28,7 @@ def zip_bundle(files: Mapping[str, bytes]) -> bytes:
 
 
 def generation(job: str = "job", number: int = 1, **changes: Any) -> dict[str, Any]:
-    """An entry of the desired state: one worker on GPU 0, told to train from nothing."""
+    """Return an entry of the desired state: one worker on GPU 0, with the goal to train from nothing."""
     return {
         "job": job,
         "generation": number,
@@ -53,7 +54,7 @@ def generation(job: str = "job", number: int = 1, **changes: Any) -> dict[str, A
 
 
 def recovery_point(*stored: dict[str, Any], readers: int = 1) -> dict[str, Any]:
-    """The order to start from a state whose shards these events have reported."""
+    """Return the start instruction for a state whose shards these events reported."""
     shards = [
         {
             "id": event["rank"],
@@ -97,7 +98,7 @@ class FakeControlPlane:
         self.gaps: set[tuple[str, int, int]] = set()
         self.metrics: list[dict[str, Any]] = []
         self.fetched: list[str] = []
-        self.refusals: list[int] = []  # statuses that the next reports get
+        self.refusals: list[int] = []  # statuses of the next reports
         self.acknowledge = True
         self.refuse_event_kind: str | None = None
         self._streams: list[threading.Event] = []
@@ -115,7 +116,7 @@ class FakeControlPlane:
         self._server.server_close()
 
     def want(self, *generations: dict[str, Any], epoch: int | None = None, wake: bool = True) -> None:
-        """Change the desired state, and wake the agent."""
+        """Set the desired state and wake the agent."""
         with self.lock:
             self.generations = list(generations)
             self.version += 1
@@ -126,32 +127,32 @@ class FakeControlPlane:
 
     @property
     def workers(self) -> list[dict[str, Any]]:
-        """The workers of the latest report."""
+        """Return the workers of the latest report."""
         with self.lock:
             return self.reports[-1]["workers"] if self.reports else []
 
     def worker(self, job: str = "job", number: int = 1, rank: int = 0) -> dict[str, Any]:
-        """One worker of the latest report, empty when it is not reported."""
+        """Return one worker of the latest report, or an empty dict if it is not reported."""
         named = (job, number, rank)
         found = [item for item in self.workers if (item["job"], item["generation"], item["rank"]) == named]
         return found[0] if found else {}
 
     def phase(self, job: str = "job", number: int = 1, rank: int = 0) -> str | None:
-        """The phase of one worker, None when it is not reported."""
+        """Return the phase of one worker, or None if it is not reported."""
         return self.worker(job, number, rank).get("phase")
 
     def events_of(self, kind: str) -> list[dict[str, Any]]:
-        """All events of one kind."""
+        """Return all events of one kind."""
         with self.lock:
             return [event for event in self.events.values() if event["kind"] == kind]
 
     def log_of(self, job: str = "job", number: int = 1, rank: int = 0) -> str:
-        """All that came of one worker's log."""
+        """Return the log of one worker as received."""
         with self.lock:
             return self.log.get((job, number, rank), "")
 
     def take_report(self, body: dict[str, Any]) -> tuple[int, Any]:
-        """What the control plane does with a report."""
+        """Process a report as the control plane does."""
         with self.lock:
             if self.refusals:
                 status = self.refusals.pop(0)
@@ -167,12 +168,12 @@ class FakeControlPlane:
                 key = (piece["job"], piece["generation"], piece["rank"])
                 known = self.log.get(key, "").encode()
                 if "bytes of output are left out here" in piece["text"] or key in self.gaps:
-                    # Told as such: offsets go on after the gap.
+                    # The report names the gap: offsets continue after it.
                     self.gaps.add(key)
                     self.log[key] = known.decode() + piece["text"]
                     continue
-                # A piece whose answer was lost comes again; what it says must be the same, and nothing may be
-                # left out.
+                # A chunk whose answer was lost arrives again; it must have the same text, and nothing may be
+                # missing.
                 assert piece["offset"] <= len(known)
                 repeated = known[piece["offset"] :]
                 assert piece["text"].encode().startswith(repeated)
@@ -186,7 +187,7 @@ class FakeControlPlane:
             }
 
     def desired(self) -> dict[str, Any]:
-        """The desired state."""
+        """Return the desired state."""
         with self.lock:
             return {
                 "epoch": self.epoch,
@@ -198,7 +199,7 @@ class FakeControlPlane:
             }
 
     def new_stream(self) -> threading.Event:
-        """A follower's wake-up."""
+        """Return a queue of wake-ups for a new follower."""
         with self.lock:
             self._streams.append(threading.Event())
             return self._streams[-1]
@@ -270,9 +271,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
 
     def log_message(self, *arguments: object) -> None:
-        """Nothing: tests read reports, not access logs."""
+        """Print nothing: tests read reports, not access logs."""
 
 
 def identities(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    """Job and generation of each event."""
+    """Return job and generation of each event."""
     return [(event["job"], event["generation"]) for event in events]

@@ -1,4 +1,4 @@
-"""The configuration says precisely what is wrong with it."""
+"""Errors in the configuration are reported precisely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure core: whatever happens to messages, nothing old is ever started and goals never go back."""
+"""The pure core: whatever happens to messages, no old generation starts and goals never go back."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_decisions_do_not_depend_on_the_order_of_entries() -> None:
 
 @dataclass
 class Node:
-    """An agent reduced to its core, with workers that can die and an agent that can restart."""
+    """An agent reduced to its core, whose workers can die and which can restart."""
 
     memory: Memory = field(default_factory=Memory)
     workers: dict[str, WorkerView] = field(default_factory=dict)
@@ -196,8 +196,7 @@ class Node:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[DesiredState]:
-    """What a control plane says over time: generations only grow, goals only grow, planners take over from
-    each other."""
+    """Draw a history of desired states: generations and goals only grow, and planners succeed each other."""
     epoch, states = 1, []
     live: dict[str, GenerationDesire] = {}
     for version in range(1, draw(st.integers(2, 12))):
@@ -232,7 +231,7 @@ def test_lost_doubled_and_reordered_answers_start_each_worker_once(data: st.Data
         if happening == "all lost":
             node.workers.clear()
         node.obey(state, may_start=happening != "no lease")
-    # What was said last, once it arrives, is what runs.
+    # The last desired state, once it arrives, is what runs.
     last = history[-1]
     node.obey(last, may_start=True)
     for entry in last.generations:

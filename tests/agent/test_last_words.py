@@ -1,4 +1,4 @@
-"""A worker says that it has completed and ends: the agent hears that before it takes the end for a
+"""A worker reports its completion and ends: the agent reads the report before it takes the end for a
 failure."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workers.agent.processes.worker_record import WorkerRecord
 
 
 class EndedLauncher:
-    """As the launcher of a worker that has ended by itself."""
+    """Stands for the launcher of a worker that has ended."""
 
     def is_alive(self) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Two agents measure the network between their servers: what they say, and what they make of it."""
+"""Two agents measure the network between their servers and report the results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TOLD = {
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Callable[[Channel], Any]], Callable[[], Channel]]]:
-    """Has a function answer callers on a port of its own; returns how one calls it."""
+    """Yield a function that has `answers` serve callers on its own port and returns a way to call it."""
     made: list[Callers] = []
 
     def begin(answers: Callable[[Channel], Any]) -> Callable[[], Channel]:
@@ -61,7 +61,7 @@ def serve() -> Iterator[Callable[[Callable[[Channel], Any]], Callable[[], Channe
 
 @pytest.fixture
 def paced(tmp_path: Path) -> Iterator[Callable[[str], tuple[LinkServer, Paces]]]:
-    """The emulated links of a server, and the paces of an agent on it."""
+    """Yield a function that returns a server's emulated links and an agent's paces on them."""
     servers: list[LinkServer] = []
     clients: list[LinkClient] = []
 
@@ -88,7 +88,7 @@ def test_measurement_finds_the_emulated_rates(serve: Any, paced: Any) -> None:
     theirs, their_paces = paced("b")
     found = measure(serve(lambda channel: answer(channel, their_paces)), my_paces)
     assert found.bytes_per_second <= RATE * 1.01
-    # A busy machine measures less, and says by how much.
+    # A busy machine measures less and reports by how much.
     assert found.bytes_per_second >= RATE * (0.9 - found.overrun)
     assert LATENCY <= found.latency_seconds < LATENCY + 0.05
     for server in (mine, theirs):
@@ -174,7 +174,7 @@ def _probes(loop: MainLoop) -> LinkProbes:
 
 
 def _pair(**changes: Any) -> tuple[LinkProbe, LinkProbe]:
-    """What the two agents are told."""
+    """Return the orders of the two agents."""
     port = free_port()
     told = {**TOLD, "port": port, **changes}
     sides = ({**told, "here": "a", "server": "b"}, {**told, "role": "answer", "here": "b", "server": "a"})
@@ -206,7 +206,7 @@ def test_two_agents_measure_once_and_report_until_acknowledged(monkeypatch: pyte
         assert (told["link"], told["number"]) == (7, 3)
         assert told["bytes_per_second"] > 0
         assert "problem" not in told
-        # Whoever called again would find out soon that nobody answers any more.
+        # A second call would fail soon, since the port no longer answers.
         monkeypatch.setattr("workers.agent.talking.link_probes.CALLING_SECONDS", 0.1)
         first.look(calls, lease)
         assert first.report() is told
@@ -214,7 +214,7 @@ def test_two_agents_measure_once_and_report_until_acknowledged(monkeypatch: pyte
         for _ in range(20):
             loop.run_for(0.05)
         assert first.report() is None, "it is not measured again"
-        # Whoever answered listens no more.
+        # The agent that answered no longer listens.
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", answers.port), timeout=60).close()
 

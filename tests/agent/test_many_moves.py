@@ -1,4 +1,4 @@
-"""One job is moved four times and loses two servers on its way: it ends as if nothing had been."""
+"""One job moves four times and loses two servers: it ends like an undisturbed one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.agent.storage.test_memory_points import Training
 from tests.agent.storage.test_peer_memory import Node
 from workers.runtime.at_home.local_ports import free_port
 
-#: Smooth, so that sums in another order stay small. It goes slowly while it is moved about.
+#: Smooth, so that another order of sums causes small differences. Slow while it is moved.
 FUNCTION = b"""
 import time
 import torch
@@ -71,7 +71,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
 
 @dataclass
 class Members:
-    """One generation: its entry as a control plane tells it, its ranks' servers and who keeps its copies."""
+    """One generation: its entry in the desired state, its ranks' servers and the holder of its copies."""
 
     entry: dict[str, Any]
     ranks: list[Node]
@@ -83,7 +83,7 @@ class Members:
         return int(self.entry["generation"])
 
     def part_of(self, node: Node, **changes: Any) -> list[dict[str, Any]]:
-        """What a server's agent is told of it."""
+        """Return the generation's entry for a server's agent."""
         workers = [
             {"rank": rank, "gpu_index": 2 * (self.number % 2) + rank, "handover_port": port}
             for rank, (own, port) in enumerate(zip(self.ranks, self.ports, strict=True))
@@ -92,7 +92,7 @@ class Members:
         return [{**self.entry, **changes, "workers": workers}] if workers else []
 
     def group_of(self, node: Node) -> dict[str, Any]:
-        """What a server's store has to do with it: each rank has one copy, on another server."""
+        """Return the generation's group for a server's store: each rank has one copy, on another server."""
         peers = {rank: self._peer(own) for rank, own in enumerate(self.ranks)}
         return {
             "job": "job", "generation": self.number, "secret": SECRET, "fetch": [],
@@ -109,7 +109,7 @@ class Members:
         return others[0] if others else None
 
     def first(self) -> int:
-        """The first iteration that it trained; waits for it."""
+        """Wait for the first iteration that it trained; return it."""
         plane = self.ranks[0].plane
         found = wait_until(
             lambda: [
@@ -122,7 +122,7 @@ class Members:
         return int(found[0]["iteration"])
 
     def wait_for_copies(self) -> None:
-        """Until the keeper has a point of all ranks that this generation has trained."""
+        """Wait until the keeper has a point of all ranks that this generation trained."""
         began, keeper = self.first(), Training(self.keeper.agent, self.keeper.plane)
 
         def kept() -> bool:
@@ -133,22 +133,22 @@ class Members:
 
 
 class Moves:
-    """Orders generations one after the other, as a control plane does."""
+    """Orders generations one after the other, as the control plane does."""
 
     def __init__(self, beside: Node, entry: dict[str, Any]) -> None:
-        """`beside`: a server that trains another job all the while."""
+        """`beside`: a server that trains another job all the time, with this entry."""
         self._beside, self._entry_beside = beside, entry
         self._made: list[Members] = []
 
     def begin(self, ranks: list[Node], keeper: Node, start: dict[str, Any], pace: float = SLOWLY) -> Members:
-        """A generation that has no living predecessor."""
+        """Start a generation that has no living predecessor."""
         made = self._make(ranks, keeper, pace)
         made.entry |= {"goal": "train", "start": start}
         self._tell(made)
         return made
 
     def rescale(self, ranks: list[Node], keeper: Node) -> Members:
-        """Prepare a successor, then have the state handed over."""
+        """Prepare a successor, then hand the state over to it."""
         old, new = self._made[-1], self._make(ranks, keeper, SLOWLY)
         self._tell(old, new)
         wait_until(
@@ -173,7 +173,7 @@ class Moves:
         return new
 
     def lose(self, lost: Node) -> dict[str, Any]:
-        """A server dies; returns the order to go on from what the keeper has."""
+        """Kill a server; return the start instruction for the state that the keeper has."""
         last = self._made[-1]
         last.wait_for_copies()
         lost.dies()
@@ -190,7 +190,7 @@ class Moves:
         return self._made[-1]
 
     def _tell(self, *members: Members, also: Sequence[Node] = ()) -> None:
-        """Tell every server that has to do with these generations all that it has to do."""
+        """Send each involved server its whole desired state."""
         nodes = [*also, *(node for one in members for node in (one.keeper, *one.ranks))]
         for node in {node.name: node for node in nodes}.values():
             with node.plane.lock:
@@ -202,7 +202,7 @@ class Moves:
 
 
 def wanted(job: str, number: int, world_size: int, master_port: int, pace: float) -> dict[str, Any]:
-    """A generation of the function, which is to prepare."""
+    """Return an entry for a generation that prepares."""
     return generation(
         job,
         number,

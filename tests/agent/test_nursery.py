@@ -1,4 +1,4 @@
-"""Workers that are forked: what they are must not differ from what an interpreter of their own would be."""
+"""Forked workers must not differ from workers in an interpreter of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.agent.processes.nursery_process import PRELOAD
 
 
 def seen_by_worker(plane: FakeControlPlane, number: int = 1) -> dict[str, Any]:
-    """What the worker of that generation found when it looked around."""
+    """Return what the worker of that generation saw of its surroundings."""
     plane.want(generation(number=number, hyperparameters={"look": ["/box"]}))
     lines: list[str] = wait_until(
         lambda: [line for line in plane.log_of(number=number).splitlines() if line.startswith("SEEN")],
@@ -28,7 +28,7 @@ def seen_by_worker(plane: FakeControlPlane, number: int = 1) -> dict[str, Any]:
 
 
 def nursery_of(agent: RunningAgent) -> int | None:
-    """The process id of the running agent's nursery."""
+    """Return the process id of the running agent's nursery."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -46,7 +46,7 @@ def parent_of(process_id: int) -> int:
 
 def test_a_forked_worker_equals_a_started_one(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.environment = {"SECRET_KEY": "secret"}
-    agent.settings["memory_store_bytes"] = 0  # a store's socket comes to the box when it comes
+    agent.settings["memory_store_bytes"] = 0  # a store's socket appears in the box at any time
     agent.start()
     forked = seen_by_worker(plane)
     assert "the nursery is ready" in agent.log
@@ -64,7 +64,7 @@ def test_a_forked_worker_equals_a_started_one(agent: RunningAgent, plane: FakeCo
     assert forked.pop("random") != started.pop("random")
     assert forked["main"] == "workers.runtime.__main__"
     for seen in (forked, started):
-        del seen["user"]  # another worker, another user
+        del seen["user"]  # each worker has its own user
         seen["descriptors"] = [name.partition("[")[0] for name in seen["descriptors"]]
         seen["arguments"][0] = ""  # the file that is run, or the module
     assert forked == started
@@ -92,7 +92,7 @@ def test_workers_outlive_the_nursery_and_later_ones_start_without_it(
     wait_until(lambda: plane.phase("second") == "training", "the second one trains")
     assert process_alive(launcher["worker_pid"])
     assert "workers are started without the nursery" in agent.log
-    # A killed launcher's end is noticed although it is no child of the agent.
+    # The end of a killed launcher is noticed although it is not a child of the agent.
     os.kill(launcher["pid"], signal.SIGKILL)
     wait_until(lambda: plane.phase("first") == "exited", "its end is reported")
 
@@ -131,8 +131,7 @@ def test_no_worker_is_forked_from_an_unsuitable_nursery(
 def test_warm_workers_serve_before_the_next_nursery_is_ready(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
-    """An agent that comes back works at once with those that outlived it, however long its next nursery
-    imports."""
+    """A restarted agent uses workers that outlived it at once, however long its next nursery imports."""
     slow = agent.folder / "slow"
     (agent.runtime / PRELOAD).write_text(
         f"import pathlib, time\nwhile pathlib.Path({str(slow)!r}).exists():\n    time.sleep(0.05)\n"

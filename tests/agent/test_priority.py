@@ -1,4 +1,4 @@
-"""Warm workers may begin at low priority only where the agent can give them the normal one later."""
+"""Warm workers may start at low priority only if the agent can raise it later."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.agent.confinement.test_sandbox import ORDINARY_USER, needs_root
 from tests.agent.conftest import PROJECT
 from workers.agent.machine import linux
 
-#: As the agent does: starts somebody else's process at low priority and says what it thinks of raising it,
-#: whether it can, and which priority a worker has in the end that it starts as it should.
+#: Acts as the agent: starts a process of another user at low priority and prints whether it expects to raise
+#: the priority, whether it can, and the priority that a worker ends up with.
 SCRIPT = """
 import json, os, subprocess, tempfile
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_an_agent_detects_if_it_can_give_workers_normal_priority(dropped: tuple[
         pytest.skip("the tests run without the capability themselves")
 
     def confine() -> None:
-        # Whatever has made the tests' own process nicer meanwhile.
+        # The tests' own process may have been reniced.
         os.setpriority(os.PRIO_PROCESS, 0, 0)
         for capability in dropped:
             linux.process_control(linux.PR_CAPBSET_DROP, capability)

@@ -21,7 +21,7 @@ TOKEN = "token-of-the-deployment"
 
 
 class Deployment:
-    """Weights in the store, and what the control plane says of replicas of them."""
+    """Weights in the store, and the desired state of their replicas."""
 
     def __init__(self, agent: RunningAgent, plane: FakeControlPlane) -> None:
         self.digest = hashlib.sha256(FUNCTION).hexdigest()
@@ -34,7 +34,7 @@ class Deployment:
         self.ports: dict[str, int] = {}
 
     def replica(self, key: str, goal: str = "serve", token: str = TOKEN) -> dict[str, Any]:
-        """An entry of the desired state."""
+        """Return an entry of the desired state."""
         content = self.weights.read_bytes()
         port = self.ports.setdefault(key, free_port())
         return {
@@ -63,7 +63,7 @@ class Deployment:
         }
 
     def predict(self, key: str, *inputs: Any, token: str = TOKEN) -> httpx.Response:
-        """A replica's answer."""
+        """Return a replica's answer."""
         url = f"http://127.0.0.1:{self.ports[key]}/predict"
         headers = {"Authorization": f"Bearer {token}"}
         return httpx.post(url, json={"inputs": inputs}, headers=headers, timeout=60)
@@ -81,7 +81,7 @@ def test_agent_serves_weights_reports_counts_and_drains(agent: RunningAgent, pla
         "its counts are reported",
     )
     assert (counts[0]["job"], counts[0]["requests"], counts[0]["inputs"]) == ("serve-1", 1, 2)
-    # Code that ends the process ends one worker; the control plane answers with another key.
+    # Code that ends its process ends one worker; the control plane replaces it under another key.
     with pytest.raises(httpx.TransportError):
         deployment.predict("serve-1", "end")
     failed = wait_until(lambda: plane.events_of("failed"), "its end is reported")
@@ -94,7 +94,7 @@ def test_agent_serves_weights_reports_counts_and_drains(agent: RunningAgent, pla
         lambda: deployment.predict("serve-2", 1, token="later").status_code == 200, "the token is passed on"
     )
     assert deployment.predict("serve-2", 1).status_code == 401
-    # It answers while its agent is away, and is found again.
+    # It answers while its agent is away and is adopted again.
     agent.kill()
     assert deployment.predict("serve-2", 1, token="later").status_code == 200
     before = len(plane.reports)

@@ -1,4 +1,4 @@
-"""What is staged on a node is all that its workers need, and every name of it is kept from bundles."""
+"""The staged files are all that workers need, and bundles cannot use any of their names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_runtime_module_can_be_imported_from_the_staged_copy(tmp_path: Pat
 
 
 def _import(staged: Path, names: list[str]) -> None:
-    """Import these modules where nothing of the repository can be imported but what is staged."""
+    """Import these modules where only the staged files can be imported."""
     sys.path[:] = [str(staged), *(path for path in sys.path if not Path(path, "pyproject.toml").exists())]
     for name, module in list(sys.modules.items()):
         if name != "__main__" and PROJECT in Path(getattr(module, "__file__", None) or "/").parents:

@@ -1,4 +1,4 @@
-"""Deaths, freezes, cuts and fences: workers outlive their agent, and never their lease."""
+"""Deaths, freezes, cuts and fences: workers outlive their agent, but never their lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.agent.processes.worker_processes import write_lease
 
 
 def training_worker(agent: RunningAgent, plane: FakeControlPlane, **changes: Any) -> int:
-    """Have a worker train; returns its process id."""
+    """Start a training worker; return its process id."""
     agent.start()
     plane.want(generation(**changes))
     number = int(str(changes.get("number", 1)))
@@ -26,7 +26,7 @@ def training_worker(agent: RunningAgent, plane: FakeControlPlane, **changes: Any
 
 
 def end_lease(agent: RunningAgent) -> None:
-    """The lease of all workers is over now, as if nobody had renewed it."""
+    """End the lease of all workers now, as if it had not been renewed."""
     for launcher in agent.launchers():
         write_lease(launcher["folder"], 0.0)
 
@@ -51,7 +51,7 @@ def test_a_killed_agents_worker_trains_on_and_is_adopted_again(
     assert plane.reports[-1]["sequence"] > sequence
     assert len({report["boot_id"] for report in plane.reports}) == 2
     assert process_alive(worker)
-    # It still obeys, and what it printed comes once: the fake control plane checks every offset.
+    # It still obeys, and its output arrives once: the fake control plane checks every offset.
     plane.want(generation(goal="suspend"))
     wait_until(lambda: plane.events_of("shard_stored"), "its state is stored")
     wait_until(lambda: plane.phase() == "exited", "it has ended")
@@ -128,7 +128,7 @@ def test_a_worker_with_a_frozen_launcher_dies_with_its_lease(
 def test_a_worker_dies_with_its_lease_if_agent_and_launcher_freeze(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
-    """As a container that is paused, or a machine that has no time for anybody but its workers."""
+    """Like a paused container, or a machine that runs nothing but its workers."""
     worker = training_worker(agent, plane, hyperparameters={"spawn": "survivor", "deaf": True})
     (launcher,) = agent.launchers()
     told = float(plane.log_of().rsplit("lease ", 1)[1].split()[0])
@@ -167,7 +167,7 @@ def test_a_fenced_node_ends_all_workers_and_restarts_none(
     wait_until(lambda: not process_alive(worker), "the worker is dead")
     seen = len(plane.reports)
     wait_until(lambda: len(plane.reports) > seen + 1, "it reports")
-    # A control plane that has not noticed yet still names it: it is gone, and stays gone.
+    # A control plane that has not noticed yet still names it; it must not start again.
     assert [item["exit"]["reason"] for item in plane.workers if item["exit"]] in ([], ["lost"])
     assert not agent.launchers()
     plane.want(generation(number=2))
@@ -295,8 +295,7 @@ def test_a_lost_wake_up_delays_work_by_one_report(agent: RunningAgent, plane: Fa
 
 
 def measuring(max_seconds: float, **wishes: Any) -> dict[str, Any]:
-    """A measurement whose worker never gets further than its import, and starts a process that tries to
-    outlive it."""
+    """Return a measurement whose worker hangs in its import and starts a process that tries to outlive it."""
     return generation(
         purpose="profiling",
         profile={"levels": [1], "seconds_per_level": 1.0, "max_seconds": max_seconds},

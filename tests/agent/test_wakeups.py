@@ -1,4 +1,4 @@
-"""Server-sent events are read as they are specified, and nonsense wakes the agent as well."""
+"""Server-sent events are parsed as specified, and malformed ones wake the agent as well."""
 
 from __future__ import annotations
 

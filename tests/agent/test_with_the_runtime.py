@@ -38,7 +38,7 @@ DEVICE_MODEL = {
 }
 
 
-@pytest.mark.slow  # the smoke test trains on more workers and from checkpoints as well
+@pytest.mark.slow  # the smoke test also trains on more workers and from checkpoints
 def test_a_model_trains_on_one_worker_then_two_then_from_a_checkpoint(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_model_trains_on_one_worker_then_two_then_from_a_checkpoint(
     stored = [event for event in plane.events_of("shard_stored") if event["reason"] == "suspend"]
     assert {event["rank"] for event in stored} == {0, 1}
     used = {link for report in plane.reports for link in report["link_load"] or {}}
-    # Workers in their sandboxes reach the links: the hand-over within the server, copies, files, the store.
+    # Workers in their sandboxes use the links: the hand-over within the server, copies, files, the store.
     assert used >= {"within_server", "host_to_device", "disk", "network"}
     wait_until(lambda: plane.phase(number=2) == "exited", "the second generation has ended")
     last = stored[0]["iteration"] + 10
@@ -104,13 +104,13 @@ def test_a_model_trains_on_one_worker_then_two_then_from_a_checkpoint(
     assert losses[-1] < losses[0] / 100
 
 
-# Its waits may take longer together than a test usually may: two workers import torch on a busy machine.
+# Its waits add up to more than a test's usual limit: two workers import torch on a busy machine.
 @pytest.mark.timeout(400)
 @pytest.mark.live
 def test_an_absurd_batch_stays_within_its_workers_memory_limit(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
-    """A global batch of a thousand million samples took 16.6 GB of the node."""
+    """A global batch of a thousand million samples once took 16.6 GB of the node."""
     agent.runtime = PROJECT
     agent.settings |= {"emulate": DEVICE_MODEL, "worker_memory_bytes": 400 * 1024**2}
     digest = hashlib.sha256(FUNCTION).hexdigest()

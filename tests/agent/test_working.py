@@ -1,4 +1,4 @@
-"""An agent at work: enrols, starts workers, reports them, stores their results, stops them."""
+"""An agent at work: it enrols, starts workers, reports them, stores their results, stops them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What user code tries against what is around it, in the real sandbox: as root's agent confines it, and as
-others' do."""
+"""User code attacks its surroundings in the real sandbox, under an agent of root and of other users."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ from tests.agent.fake_control_plane import FakeControlPlane, generation
 from workers.agent.machine.resource_limits import MEBIBYTE, PREFIX, usable_groups
 from workers.agent.processes.worker_processes import ExitStatus, read_exit
 
-#: Of this process alone: the end of a worker ends all that its user runs.
+#: A user of this test process only: when a worker ends, all processes of its user are killed.
 FIRST_USER = 54400 + 10 * (os.getpid() % 500)
 WORKER_USER = FIRST_USER + 1
 
-#: Runs in the place of the agent: makes a worker's folder, starts its launcher, waits for its end.
+#: Stands in for the agent: makes a worker's folder, starts its launcher and waits for its end.
 HARNESS = """
 import json, sys
 asked = json.loads(sys.argv[1])
@@ -56,7 +55,7 @@ handle.wait(100)
 
 @dataclass
 class Place:
-    """Somewhere to run user code: a folder, and whose agent confines it how."""
+    """A folder to run user code in, and the way in which an agent confines it."""
 
     folder: Path
     ordinary: bool
@@ -66,7 +65,7 @@ class Place:
 
     def start(self, name: str, script: str, limits: dict[str, Any] | None = None) -> Path:
         """Start the script as a worker; returns the worker's folder."""
-        # Control groups are named by it, for all processes of the machine.
+        # Control groups are named after the worker, for all processes of the machine.
         folder = self.folder / "workers" / f"{name}-{os.getpid()}"
         becomes_another = ROOT and not self.ordinary
         asked = {
@@ -87,7 +86,7 @@ class Place:
         return folder
 
     def run(self, name: str, script: str, limits: dict[str, Any] | None = None) -> tuple[ExitStatus, str]:
-        """Run the script as a worker to its end; how it ended and what it printed."""
+        """Run the script as a worker to its end; return its exit and its output."""
         folder = self.start(name, script, limits)
         return self.end_of(folder), (folder / "worker.log").read_text()
 
@@ -101,7 +100,7 @@ class Place:
         return status
 
     def check_neighbour(self, folder: Path) -> None:
-        """It was there all the while, and nothing of what happened beside it has hurt it."""
+        """Check that the neighbour ran all the time and was not affected."""
         assert read_exit(folder) is None, (folder / "worker.log").read_text()
         (folder / "box/in/enough").touch()
         assert self.end_of(folder).code == 0, (folder / "worker.log").read_text()
@@ -139,7 +138,7 @@ ANOTHER = pytest.param((False, "user"), id="another-user", marks=needs_root)
 
 @pytest.fixture(params=[ROOTS, ORDINARY, ANOTHER])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Every way to confine that promises anything."""
+    """Return each way of confinement that gives guarantees."""
     ordinary, mode = request.param
     made = make_place(tmp_path, ordinary=ordinary, mode=mode)
     yield made
@@ -148,7 +147,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 pytestmark = needs_system_python
 
-#: Tries everything on every process that it sees, its own apart, and says what worked.
+#: Tries everything on every process that it sees, except itself, and prints what succeeded.
 LOOK_AROUND = """
 import ctypes, json, os, signal, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -242,7 +241,7 @@ def test_a_worker_cannot_inspect_other_processes(place: Place) -> None:
     if place.mode == "namespaces":
         assert set(seen["others"]) == {"1"}
         assert seen["pid"] == 2
-    # Nothing but its own output is open: neither the log's file nor the pipe on which its end is told.
+    # Only its own output is open: neither the log file nor the pipe that reports its end.
     kinds = sorted(target.partition(":")[0] for number, target in seen["own"].items() if int(number) < 3)
     assert kinds == ["/dev/null", "pipe", "pipe"]
     assert seen["own"]["1"] == seen["own"]["2"]
@@ -263,11 +262,11 @@ def test_workers_cannot_read_each_others_files(place: Place) -> None:
 
 
 def check_first_process(place: Place, folder: Path) -> None:
-    """Nothing that the worker's first process has is worth reading."""
+    """Check that the worker's first process exposes nothing of value."""
     first = json.loads((folder / "launcher.json").read_text())["worker_pid"]
 
     def descriptors() -> list[tuple[str, str]]:
-        """What is open, and under which number."""
+        """Return the open descriptors by number."""
         return sorted((os.readlink(entry.path), entry.name) for entry in os.scandir(f"/proc/{first}/fd"))
 
     if ROOT:
@@ -275,7 +274,7 @@ def check_first_process(place: Place, folder: Path) -> None:
         *nothing, (lease, number), (pipe, _) = descriptors()
         assert [target for target, _ in nothing] == ["/dev/null"] * 3
         assert pipe.startswith("pipe:")
-        # Until when it may live: a number, which nobody could write through this.
+        # The lease file says until when the worker may live; its descriptor must be read-only.
         assert Path(lease).name == "lease"
         flags = Path(f"/proc/{first}/fdinfo/{number}").read_text().split("flags:")[1].split()[0]
         assert int(flags, 8) & os.O_ACCMODE == os.O_RDONLY
@@ -289,7 +288,7 @@ def check_first_process(place: Place, folder: Path) -> None:
 
 
 def check_files(place: Place, other: Path) -> None:
-    """Nobody else's files are there."""
+    """Check that no files of other users are visible."""
     (other / "box/in").chmod(0o755)
     tried = [
         str(other / name)
@@ -309,13 +308,13 @@ print([path for path in {tried!r} if works(path, "rb") or works(path, "ab")])
     if place.mode == "namespaces":
         assert output == "[]\n"
     else:
-        # Names may be seen there; nothing can be written, and logs are private.
+        # Names may be visible there, but nothing is writable and logs are private.
         assert "worker.log" not in output
     assert "secret" in (other / "worker.log").read_text()
 
 
-#: Forks without end. Each of them goes on, so that it is more than one loop; and none is a child of who
-#: began.
+#: Forks without end. Every child forks on, so there is more than one loop, and none is a child of the first
+#: process.
 FORK_BOMB = """
 import os, time
 print("up", flush=True)
@@ -331,7 +330,7 @@ while True:
     except OSError:
         time.sleep(0.01)
 """
-#: What needs processes and memory of its own until it is told that it is enough.
+#: Code that needs its own processes and memory until it is told to end.
 NEIGHBOUR = """
 import os, time
 done = 0
@@ -364,7 +363,7 @@ def needs_groups(place: Place, watched: str, controller: str) -> None:
 
 
 def combined(*quick: tuple[Any, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """All places with both ways of watching; all but these are slow."""
+    """Return all places with both ways of watching; all but these are slow."""
     cases = [
         pytest.param(
             *place.values,
@@ -390,8 +389,7 @@ def test_a_fork_bomb_ends_only_its_own_worker(place: Place, watched: str) -> Non
     place.check_neighbour(neighbour)
 
 
-#: Takes memory in a process that it has started, as a data loader does, and holds out when that one is
-#: killed.
+#: Takes memory in a child process, as a data loader does, and survives that child's kill.
 GLUTTON = """
 import os, time
 print("up", flush=True)

@@ -1,4 +1,4 @@
-"""What user code says and prints costs its own job something, and no other one on the server."""
+"""Messages and output of user code cost only its own job, never another one on the server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def record(
 
 
 def ship(records: list[WorkerRecord]) -> dict[str, str]:
-    """One report's worth of logs, delivered: text by worker."""
+    """Ship one report's logs as delivered; return the text by worker."""
     pieces = worker_logs.next_pieces(records)
     worker_logs.delivered(pieces)
     told: dict[str, str] = {}
@@ -283,7 +283,7 @@ def test_events_of_several_jobs_take_turns(outbox: EventOutbox) -> None:
 
 
 class FakeState:
-    """The part of the agent's state that reports are made of."""
+    """The part of the agent's state that reports are made from."""
 
     memory = SimpleNamespace(epoch=1)
 
@@ -296,8 +296,8 @@ class FakeState:
 
 
 def talk(reporter: Reporter, poison: Callable[[dict[str, Any]], bool]) -> tuple[list[Any], int]:
-    """Reports to a control plane that can read none with a poisoned item in it. Returns what it took, and the
-    rounds."""
+    """Report to a control plane that cannot read any report with a poisoned item. Return the items that it
+    took, and the number of rounds."""
     taken: list[Any] = []
     for rounds in range(1, 60):
         report = reporter.build([], [], 1)
@@ -360,13 +360,13 @@ def test_artifacts_with_unusable_names_are_left_out_of_the_event(tmp_path: Path)
 
 
 def test_files_that_resist_deletion_do_no_harm(tmp_path: Path) -> None:
-    """All of this is done on behalf of user code in the one thread on which the agent's other jobs depend."""
+    """The agent deletes files of user code in the one thread on which its other jobs depend."""
     box = tmp_path / "k" / "box"
     (box / "out").mkdir(parents=True)
     box_files.delete(box, "n" * 300)
     box_files.delete(box, "nothing")
     nested = os.open(box / "out", os.O_RDONLY)
-    for _ in range(3000):  # deeper than Python recurses, and than any path reaches
+    for _ in range(3000):  # deeper than Python's recursion limit and any path
         os.mkdir("d", dir_fd=nested)
         inner = os.open("d", os.O_RDONLY, dir_fd=nested)
         os.close(nested)
@@ -408,7 +408,7 @@ def test_exit_files_from_a_sandbox_are_validated(tmp_path: Path, told: dict[str,
 def test_a_hostile_job_is_warned_and_its_neighbour_reports_normally(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
-    """Real workers on one agent: one floods log and socket and says what cannot be."""
+    """Real workers on one agent: one floods its log and socket and sends impossible messages."""
     hostile = generation(
         "hostile", hyperparameters={"global_batch_size": 4, "babble": True, "shout": 3_000_000}
     )

@@ -1,4 +1,4 @@
-"""A worker sees its box and what programs need, and nothing of the platform or of anybody else."""
+"""A worker sees its box and what programs need, and nothing of the platform or of other jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workers.agent.processes.worker_processes import (
 )
 
 ROOT = os.geteuid() == 0
-# What an ordinary user can run: the tests' own interpreter may lie in root's home.
+# Paths that an ordinary user can run; the tests' own interpreter may be in root's home.
 SYSTEM_PYTHON = "/usr/bin/python3"
 ORDINARY_USER = 54321
 
@@ -48,7 +48,7 @@ def test_a_worker_sees_nothing_of_the_platform(agent: RunningAgent, plane: FakeC
     secret.mkdir()
     agent.folder.chmod(0o755)
     (secret / "password").write_text("secret")
-    # Inside a folder that is shown on purpose, so that it takes the list to hide it.
+    # Inside a folder that is shown on purpose, so that only the list can hide it.
     agent.settings |= {"readable": [str(agent.folder)], "hide": [str(secret)]}
     agent.environment = {
         "SECRET_KEY": "secret",
@@ -119,7 +119,7 @@ def launch_script(
 @needs_root
 @needs_system_python
 def test_an_ordinary_users_agent_uses_namespaces_too(tmp_path: Path) -> None:
-    # The agent's code where an ordinary user can read it.
+    # A copy of the agent's code that an ordinary user can read.
     for folder in reversed([tmp_path, *tmp_path.parents][:3]):
         folder.chmod(0o755)
     for package in ("punctual", "workers/agent"):
@@ -251,7 +251,7 @@ def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
 def test_an_agent_that_can_confine_nothing_refuses_to_start(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
-    # An interpreter that sees no runtime in any sandbox stands for a kernel that allows none.
+    # An interpreter without a runtime in any sandbox stands for a kernel that forbids sandboxes.
     (agent.runtime / "workers/runtime/__init__.py").write_text("raise RuntimeError('cannot run here')")
     agent.start()
     assert agent.wait_exit() == 2

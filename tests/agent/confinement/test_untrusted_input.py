@@ -1,4 +1,4 @@
-"""What comes from users and their code is checked before anything is done with it."""
+"""Input from users and their code is checked before it is used."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class TestEnvironments:
     def test_every_supported_python_unpacks_packages(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Filters of tarfile came with 3.11.4; Debian 12 has 3.11.2."""
+        """Filters of tarfile came with Python 3.11.4; Debian 12 has 3.11.2."""
         member = tarfile.TarInfo("package/tool")
         member.mode = 0o4755
         archive = self.archive(tmp_path, member, b"z")

@@ -1,4 +1,4 @@
-"""A worker's share of a disk does not shrink as its neighbours write what they may."""
+"""A worker's share of a disk does not shrink as its neighbours use theirs."""
 
 from __future__ import annotations
 

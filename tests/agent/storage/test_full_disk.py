@@ -1,4 +1,4 @@
-"""A full disk under the agent's folder: what runs goes on, nothing new begins, and nothing is lost."""
+"""A full disk under the agent's folder: running workers continue, no new work starts, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_agent_and_workers_outlive_a_full_disk(
     empty: Undo = fill(agent.data)
     plane.want(generation(goal="train"))
     wait_until(lambda: plane.events_of("first_iteration"), "what it says is heard")
-    wait_reports(plane, lease_reports)  # far longer than the lease: it was renewed
+    wait_reports(plane, lease_reports)  # far longer than the lease, so it was renewed
     assert plane.phase() == "training"
     assert process_alive(worker)
     plane.want(generation(goal="train"), generation("other"))

@@ -1,4 +1,4 @@
-"""What an agent copies takes the emulated links of its server."""
+"""Copies by an agent take the time of its server's emulated links."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ DEVICE_MODEL = {"name": "test", "fixed_seconds": 0.02, "seconds_per_sample": 0.0
 
 
 class Training:
-    """A job of two workers on the node, as a control plane tells of it."""
+    """A job of two workers on the node, as the control plane describes it."""
 
     def __init__(self, agent: RunningAgent, plane: FakeControlPlane, job: str = "job") -> None:
         agent.runtime = PROJECT
@@ -67,7 +67,7 @@ class Training:
         )
 
     def held(self, number: int) -> dict[int, int]:
-        """The newest iteration of each rank of a generation in memory, as reported."""
+        """Return the newest iteration of each rank of a generation in memory, as reported."""
         store = (self.plane.reports[-1] if self.plane.reports else {}).get("memory_store") or {}
         return {
             entry["rank"]: entry["iteration"]
@@ -98,7 +98,7 @@ class Training:
 
 
 def from_memory(number: int, world_size: int = 2) -> dict[str, Any]:
-    """The order to start from what a generation has left in memory."""
+    """Return the start instruction for the state that a generation left in memory."""
     shards = [
         {"id": rank, "reader": rank % world_size, "holders": [{"tier": "memory", "server": "server-1"}]}
         for rank in range(2)
@@ -106,7 +106,7 @@ def from_memory(number: int, world_size: int = 2) -> dict[str, Any]:
     return {"from": "memory", "generation": number, "world_size": 2, "shards": shards}
 
 
-# Three starts of two workers on a busy machine.
+# Long enough for three starts of two workers on a busy machine.
 @pytest.mark.timeout(400)
 def test_training_after_a_killed_worker_ends_with_the_same_bits(
     agent: RunningAgent, plane: FakeControlPlane
@@ -194,14 +194,14 @@ def test_state_in_memory_survives_loss_of_the_store_then_of_the_agent(
     training.wait_for_points(1, 5)
     store = agent.store_process()
     assert store is not None
-    # The store dies: another takes its place, and soon holds the state again.
+    # The store dies: a new one starts and soon holds the state again.
     os.kill(store, signal.SIGKILL)
     wait_until(lambda: agent.store_process() not in (None, store), "there is another store")
     seen = plane.reports[-1]["sequence"]
     wait_until(lambda: plane.reports[-1]["sequence"] > seen + 3, "the agent reports on")
     training.wait_for_points(1, 10)
     store = agent.store_process()
-    # The agent dies, and its workers before the next one comes: what they left is found by that one.
+    # The agent dies, and its workers before the next agent starts, which finds what they left.
     agent.kill()
     held = training.held(1)
     for item in agent.launchers():
@@ -228,7 +228,7 @@ def test_memory_is_freed_when_a_job_ends_and_when_a_server_is_fenced(
     plane.want(training.wanted(1))
     training.wait_for_points(1, 3)
     with plane.lock:
-        # The job may run nowhere now, but its state is wanted yet.
+        # The job has no place to run now, but its state is still needed.
         plane.remembered = ["job"]
     plane.want()
     wait_until(lambda: not plane.workers, "its workers are gone")

@@ -1,4 +1,4 @@
-"""The agent's end of the in-memory store: real stores, and a clock that goes on when it is told to."""
+"""The agent's side of the in-memory store: real stores and a simulated clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DESIRED = DesiredState(1, 1, (), frozenset(), frozenset(), StorePeers("a", None,
 
 
 class Agent:
-    """Looks at its store; a quarter of a second goes by from look to look."""
+    """Polls its store; the clock advances a quarter of a second between polls."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Agent:
             self.look()
 
     def hears(self) -> bool:
-        """Whether the store has answered by now. It has the time that it takes, the clock stands still."""
+        """Return whether the store has answered. The clock stands still while the test waits."""
         self.look(0.0)
         report = self.store.report()
         return report is not None and "silent_seconds" not in report and not report["problem"]
@@ -105,7 +105,7 @@ def test_an_agent_that_was_frozen_itself_does_not_blame_its_store(agent: Agent) 
     here = agent.process
     os.kill(here, signal.SIGSTOP)
     agent.look()
-    agent.look(1000.0)  # the machine slept
+    agent.look(1000.0)  # the machine was suspended
     report = agent.store.report()
     assert report is not None
     assert "silent_seconds" not in report

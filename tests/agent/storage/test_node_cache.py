@@ -1,4 +1,4 @@
-"""What a node fetched is fetched once, and makes room when there is too much of it."""
+"""A node downloads each file once and evicts files when there are too many."""
 
 from __future__ import annotations
 

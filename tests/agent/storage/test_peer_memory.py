@@ -1,4 +1,4 @@
-"""A server dies with its agent, its workers and its memory: its job goes on from what a peer has kept."""
+"""A server dies with its agent, workers and memory: its job resumes from a peer's copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "known to the stores of this generation alone"
 
 @dataclass
 class Node:
-    """A server of its own, with a control plane that tells it what the test wants."""
+    """A server with its own control plane, which sends what the test sets."""
 
     name: str
     agent: RunningAgent
@@ -30,18 +30,18 @@ class Node:
     port: int
 
     def has_to_do_with(self, **group: Any) -> None:
-        """Tell its store what to send, keep and fetch of generation 1."""
+        """Set what its store sends, keeps and fetches of generation 1."""
         entry = {"job": "job", "generation": 1, "secret": SECRET, "send": [], "keep": [], "fetch": []}
         with self.plane.lock:
             self.plane.memory = {"server": self.name, "port": self.port, "groups": [{**entry, **group}]}
 
     def all_ranks(self) -> list[dict[str, Any]]:
-        """Both ranks, of which this server has copies."""
+        """Return both ranks, with this server as the holder of their copies."""
         peer = {"server": self.name, "address": "127.0.0.1", "port": self.port}
         return [{"rank": rank, "peers": [peer]} for rank in range(2)]
 
     def dies(self) -> None:
-        """Nothing of it is left."""
+        """Kill everything on this server."""
         store = self.agent.store_process()
         self.agent.kill()
         for launcher in self.agent.launchers():
@@ -70,14 +70,14 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
         node.plane.close()
 
 
-# Two starts of two workers, and a third beside them, on a busy machine.
+# Long enough for two starts of two workers, and a third beside them, on a busy machine.
 @pytest.mark.timeout(400)
 @pytest.mark.live
 def test_a_job_resumed_from_a_peers_memory_ends_with_the_same_bits(start: Callable[[str], Node]) -> None:
     first, peer, other = start("first"), start("peer"), start("other")
     training = Training(first.agent, first.plane)
-    # Slow enough that copies arrive in the middle of the run even if the first one is in vain: the store then
-    # asks its peer again after five seconds.
+    # Slow enough that copies arrive during the run even if the first attempt fails: the store asks its peer
+    # again after five seconds.
     first.agent.settings["emulate"] = {**DEVICE_MODEL, "fixed_seconds": 0.2}
     undisturbed = Training(other.agent, other.plane, "undisturbed")
     peer.has_to_do_with(keep=[0, 1])

@@ -1,4 +1,4 @@
-"""Shards that an agent brings: each is checked, and asked of its holders in turn."""
+"""Shards that an agent fetches: each is checked, and its holders are asked in turn."""
 
 from __future__ import annotations
 

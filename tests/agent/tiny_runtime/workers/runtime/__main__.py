@@ -25,7 +25,7 @@ BOX = Path(sys.argv[sys.argv.index("--box") + 1])
 
 
 def say(line: str) -> None:
-    """Print a whole line at once: two threads speak, and `print` writes each argument by itself."""
+    """Print a whole line at once: two threads print, and `print` writes each argument separately."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -239,7 +239,7 @@ class Worker:
 
 
 def look(paths):
-    """What is visible from in here."""
+    """Return what is visible from inside the sandbox."""
 
     def readable(path):
         try:
@@ -255,7 +255,7 @@ def look(paths):
         return True
 
     status = Path("/proc/self/status").read_text()
-    # The folder that is listed has a descriptor of its own while it is.
+    # The listed folder has its own descriptor meanwhile.
     descriptors = [
         number for number in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{number}")
     ]
