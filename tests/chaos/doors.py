@@ -1,4 +1,4 @@
-"""What is asked of the platform's doors and how they answer: every answer is noted, whoever asked."""
+"""Requests to the platform's HTTP servers and their answers: every answer is recorded."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ BY_THE_SERVER = (414, 431)
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a door. ``attack``: what the request was for; ``retry_after``: that header, as it
-    came."""
+    """One answer. ``attack``: the purpose of the request; ``retry_after``: that header as received."""
 
     who: str
     attack: str
@@ -28,7 +27,7 @@ class Answer:
 
     @property
     def is_a_fault(self) -> bool:
-        """Whether no door may answer so: unhandled, or an error that is no problem document.
+        """Return whether no server may answer so: unhandled, or an error that is no problem document.
 
         "Come back later" (503 with `Retry-After`) is an answer: so the platform bounds what it does at once.
         """
@@ -43,7 +42,7 @@ class Answer:
 
 @dataclass
 class Ledger:
-    """All answers of a run, and connections that broke. Threads share it."""
+    """All answers of a run, and the connections that broke. Shared by threads."""
 
     answers: list[Answer] = field(default_factory=list)
     broken: Counter[str] = field(default_factory=Counter)
@@ -54,12 +53,12 @@ class Ledger:
             self.answers.append(answer)
 
     def note_broken(self, who: str, error: Exception) -> None:
-        """No answer came: while a server is killed, connections break."""
+        """Record a request without an answer: connections break when a server is killed."""
         with self._lock:
             self.broken[f"{who}: {type(error).__name__}"] += 1
 
     def by_attack(self) -> dict[str, Counter[int]]:
-        """Statuses of each kind of request, in the order in which the kinds first came."""
+        """Return the statuses of each kind of request, in order of the kinds' first appearance."""
         found: dict[str, Counter[int]] = {}
         for answer in self.answers:
             found.setdefault(answer.attack, Counter())[answer.status] += 1
@@ -70,8 +69,8 @@ class Ledger:
 
 
 class RecordingTransport(httpx.BaseTransport):
-    """Sends what a client sends and notes each answer. ``attack`` says what the client is at with the
-    next."""
+    """Sends a client's requests and records each answer. ``attack``: what the client's next request is
+    for."""
 
     def __init__(self, who: str, ledger: Ledger, inner: httpx.BaseTransport | None = None) -> None:
         self.who = who

@@ -1,5 +1,5 @@
-"""What is kept when something broke: enough to find the cause afterwards, first of each promise that was not
-kept.
+"""The evidence kept when an invariant broke: enough to find the cause afterwards, first of all of each broken
+promise.
 
 * finding.txt: the report;
 * promises/: one page for each promise that was not kept: its row, and all that happened around it, in the
@@ -19,18 +19,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-#: So long before a job was submitted and after it ended belongs to its story.
+#: Seconds before a job's submission and after its end that belong to its history.
 AROUND = timedelta(seconds=20)
-#: Passes of the planner that took longer belong to it.
+#: Planner passes that took longer appear in the history.
 LONG_PASS_SECONDS = 1.0
-#: No logs of user code, no bundles, no credentials.
+#: Excludes logs of user code, bundles and credentials.
 TABLES = (
     "cluster_cluster", "cluster_server", "cluster_gpu", "scheduling_job", "scheduling_jobevent",
     "scheduling_generation", "scheduling_assignment", "scheduling_worker", "scheduling_checkpoint",
     "scheduling_jobmetric", "scheduling_scalingcurve", "scheduling_curvelevel", "scheduling_offer",
     "scheduling_plannerpass", "scheduling_incident", "scheduling_outboxmessage",
 )  # fmt: skip
-#: Of the planner's answers everything but the question, which lies in a file of its own.
+#: Everything of the planner's answers except the question, which is in a file of its own.
 _DECISIONS = """
     select id, kind, policy, epoch, planning_version, decided_at, trigger, summary,
         compute_seconds, pass_seconds
@@ -43,7 +43,7 @@ _QUESTIONS = (
 
 @dataclass(frozen=True)
 class Deed:
-    """Something that the harness did or saw: a process killed, the machine's load."""
+    """An act or observation of the harness: a killed process, the machine's load."""
 
     at: datetime
     text: str
@@ -51,7 +51,7 @@ class Deed:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a story. ``about``: the job, or who did it."""
+    """One line of a history. ``about``: the job, or the actor."""
 
     at: datetime
     about: str
@@ -65,7 +65,7 @@ def keep(
     broken: Sequence[str],
     deeds: Sequence[Deed],
 ) -> None:
-    """Write what is known of the run into ``folder``.
+    """Write all evidence of the run to ``folder``.
 
     ``rows``: reads the platform's database. ``broken``: ids of the jobs whose promises were not kept.
     """
@@ -115,7 +115,8 @@ def _write_question(folder: Path, name: str, packed: bytes | memoryview) -> None
 
 
 def _page(job: Mapping[str, Any], story: Sequence[Line]) -> Iterator[str]:
-    """The row, then the story, in seconds since the job was submitted; the job's own lines are marked."""
+    """Return the row, then the history in seconds since the job's submission, with the job's own lines
+    marked."""
     yield f"{job['name']} ({job['id']}): {job['promise_outcome']} {job['void_reason']}, {job['state']}"
     yield ""
     for name, value in job.items():

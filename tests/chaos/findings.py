@@ -1,4 +1,4 @@
-"""What a run found: the invariants, each with what broke it, and the report."""
+"""The findings of a run: each invariant with its violations, and the report."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.chaos.requests import REQUESTS
 from tests.chaos.scene import HONEST, MEBIBYTE, Scene
 from tests.chaos.watching import BOUNDS, Seen
 
-#: Functions whose code is in order: what is promised to them has to be kept, whoever submitted them.
+#: Correct functions: promises to them must be kept, whoever submitted them.
 IN_ORDER = ("small_steps",)
-#: Ends of a promise that are its owner's own doing.
+#: Ends of a promise that its owner caused.
 OWN_DOING = ("cancelled", "paused_by_owner")
 LONGEST_PASS_SECONDS = 2.0
 
@@ -65,7 +65,7 @@ _TRAINED = (
 
 @dataclass
 class Invariant:
-    """One thing that has to hold. ``broken``: what broke it, in words; ``figure``: what was looked at."""
+    """One invariant. ``broken``: its violations in words; ``figure``: the number of checked items."""
 
     text: str
     figure: str
@@ -77,7 +77,7 @@ class Invariant:
 
     @classmethod
     def of(cls, text: str, count: int, what: str, broken: Sequence[str]) -> Invariant:
-        """Of ``count`` things that were looked at: where there was none, nothing was shown."""
+        """Return an invariant over ``count`` checked items; without any it does not hold."""
         return cls(text, f"{count} {what}", broken or ([] if count else [f"no {what} to look at"]))
 
 
@@ -95,19 +95,19 @@ class Report:
     longest_pass_seconds: float = 0.0
     highest_load: float = 0.0
     broken_connections: Mapping[str, int] = field(default_factory=dict)
-    #: Where what is known of the run is kept, if it is.
+    #: The folder with the evidence, if there is one.
     kept: Path | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether nothing broke."""
+        """Return whether no invariant broke."""
         return all(invariant.holds for invariant in self.invariants)
 
     def broken(self) -> list[str]:
         return [f"{one.text}: {what}" for one in self.invariants for what in one.broken]
 
     def lines(self) -> list[str]:
-        """The report as a person reads it."""
+        """Return the report as readable lines."""
         out = [f"seed {self.seed}, {self.seconds:.0f} s of attacks", "", "submitted and done"]
         out += [f"  {number:5}  {what}" for what, number in sorted(self.sent.items())]
         out += ["", "requests, and how they were answered"]
@@ -163,8 +163,7 @@ def invariants(
     timing: bool,
     killed: Mapping[str, int],
 ) -> list[Invariant]:
-    """Look at everything that has to hold, once all promises have ended. ``killed``: how often each agent
-    was."""
+    """Check every invariant once all promises have ended. ``killed``: the number of kills by agent."""
     return [
         *_promises(scene, least_promises),
         _doors(scene),
@@ -201,7 +200,7 @@ def _promises(scene: Scene, least: int) -> list[Invariant]:
 
 
 def broken_promises(scene: Scene) -> list[dict[str, Any]]:
-    """Rows of the promises, to functions that are in order, that were not kept."""
+    """Return the rows of broken promises to correct functions."""
     return [row for row in scene.rows(_PROMISES, list(IN_ORDER)) if not is_kept(row)]
 
 
@@ -268,7 +267,7 @@ def _planning(scene: Scene, seen: Seen, *, timing: bool) -> list[Invariant]:
 
 
 def _agents(scene: Scene, killed: Mapping[str, int]) -> Invariant:
-    """An agent that ends unless it is killed was ended by somebody's code."""
+    """An agent that ended without being killed was ended by user code."""
     ended = []
     logs = sorted(scene.platform.folders.logs.glob("agent-node-*.log"))
     for log in logs:
@@ -306,7 +305,7 @@ def _spies(scene: Scene) -> Invariant:
 
 
 def jobs_by_owner(scene: Scene) -> dict[str, dict[str, int]]:
-    """How many jobs of each person ended how."""
+    """Return the numbers of each person's jobs by how they ended."""
     found: dict[str, dict[str, int]] = {}
     rows = scene.rows(
         "select u.username as owner, j.state, count(*) as number from scheduling_job j join projects_user u "

@@ -1,8 +1,7 @@
-"""What a hostile user asks of the doors: each attack is one request, or a few that belong together.
+"""A hostile user's requests to the platform: each attack is one request, or a few related ones.
 
-Which bodies they are is drawn from the attacker's own random numbers, so a seed fixes all of them. How the
-platform has to answer is one rule for all: no fault (`Answer.is_a_fault`), and ``refused`` attacks get no
-2xx.
+The bodies are drawn from the attacker's own random numbers, so a seed fixes all of them. One rule holds for
+all answers: no fault (`Answer.is_a_fault`), and ``refused`` attacks get no 2xx.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import httpx
 
 from tests.chaos.doors import Ledger, RecordingTransport
 
-#: A body is sent as it is: what no client would send is the point.
+#: A body is sent unchanged, since the attacks are requests that no client would send.
 Send = Callable[..., httpx.Response]
 
 FUNCTION = (
@@ -29,7 +28,7 @@ FUNCTION = (
 
 @dataclass(frozen=True)
 class Attack:
-    """One kind of request. ``refused``: nothing of it may be taken."""
+    """One kind of request. ``refused``: no part of it may be accepted."""
 
     name: str
     run: Callable[[Attacker, random.Random], None]
@@ -37,7 +36,7 @@ class Attack:
 
 
 class Attacker:
-    """Somebody who speaks HTTP without any client: to the web process, and to the agents' door."""
+    """A user who sends raw HTTP to the web process and to the agents' API."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class Attacker:
         self._http.close()
 
     def attack(self, attack: Attack, chance: random.Random) -> None:
-        """Send it. Connections that break are noted by the transport; the attacker goes on."""
+        """Send it. The transport records broken connections; the attacker continues."""
         self._transport.attack = f"request: {attack.name}"
         try:
             attack.run(self, chance)
@@ -72,7 +71,7 @@ class Attacker:
         return self._http.request(method, f"{self._web}/api/v1/{path}", headers=headers, **what)
 
     def post(self, path: str, body: Any) -> httpx.Response:
-        """JSON as Python writes it: halves of surrogate pairs, NaN and endless numbers included."""
+        """Return JSON as Python writes it, with lone surrogates, NaN and infinities."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.api("POST", path, content=content, headers={"Content-Type": "application/json"})
 
@@ -81,7 +80,7 @@ class Attacker:
         return self._http.post(f"{self._agents}/agent/v1/{path}", content=content, headers=headers)
 
     def job(self, **more: Any) -> dict[str, Any]:
-        """A body that would be taken, but for ``more``."""
+        """Return a body that would be accepted but for ``more``."""
         return {
             "function": "mischief",
             "project": self.project,
@@ -203,7 +202,7 @@ def _upload(attacker: Attacker, content: bytes, filename: str = "f.py") -> None:
 
 
 def _other_peoples_work(attacker: Attacker, chance: random.Random) -> None:
-    """Steer and read a job of the honest project, by its true id."""
+    """Steer and read a job of the honest project by its true id."""
     path = f"jobs/{attacker.stranger_job}/"
     method, more = chance.choice(
         (("POST", "cancel/"), ("POST", "pause/"), ("POST", "deadline/"), ("POST", "accept-offer/"),
@@ -224,7 +223,7 @@ def _operators_doors(attacker: Attacker, chance: random.Random) -> None:
 
 
 def _odd_questions(attacker: Attacker, chance: random.Random) -> None:
-    """What a careless script asks: addresses and parameters that make no sense."""
+    """Send invalid addresses and parameters, as a careless script does."""
     path = chance.choice(
         ("jobs/?page_size=100000", "jobs/?cursor=%00", "jobs/?label=%ED%A0%80",
         "jobs/?submitted_after=9999-99-99", "jobs/%00/",

@@ -1,4 +1,4 @@
-"""One run: measure in peace, let everybody loose, let the promises end, look at what held."""
+"""One run: measure undisturbed, start all users, let the promises end, check the invariants."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.chaos.findings import IN_ORDER, Report, broken_promises, invariants, 
 from tests.chaos.scene import Scene, running_scene
 from tests.chaos.watching import Watcher
 
-#: From this many promises on a run has shown something.
+#: A run with at least this many promises is conclusive.
 LEAST_PROMISES_A_MINUTE = 2
-#: The longest deadline of the honest and the careless user, and how long what was promised for it may take to
-#: be scored.
+#: The longest deadline of the honest and the careless user, and the longest time until a promise for it is
+#: scored.
 LONGEST_WAIT_SECONDS = 330.0
 
 _OPEN = """
@@ -38,10 +38,10 @@ def chaos(
     evidence_folder: Path | None = None,
     keep_always: bool = False,
 ) -> Report:
-    """Attack a platform of its own for so long. ``timing``: judge the length of passes too.
+    """Attack a platform of its own for ``seconds``. ``timing``: judge the length of passes too.
 
-    What is known of the run is kept (`evidence`) if something broke, or always: in ``evidence_folder``, else
-    in a new one.
+    The evidence (`evidence`) is kept if an invariant broke, or always with ``keep_always``: in
+    ``evidence_folder``, else in a new one.
     """
     say(f"chaos for {seconds:.0f} s with seed {seed}: starting a platform of its own")
     with running_scene() as scene:
@@ -121,7 +121,7 @@ def _let_loose(run: users.Run, seconds: float, seed: int) -> None:
 
 
 def _let_promises_end(scene: Scene) -> None:
-    """Hostile jobs stay where they are; what is promised to the others, or not decided, comes to its end."""
+    """Leave hostile jobs as they are; wait until promises to the others, and pending verdicts, have ended."""
     ends_at = time.monotonic() + LONGEST_WAIT_SECONDS
     while scene.rows(_OPEN, list(IN_ORDER)) and time.monotonic() < ends_at:
         time.sleep(1.0)

@@ -1,4 +1,4 @@
-"""The platform that is attacked, with the people who use it: each has a project of their own."""
+"""The platform under attack and its users, each with their own project."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ HONEST, CARELESS, HOSTILE = "ada", "carl", "mallory"
 PEOPLE = (HONEST, CARELESS, HOSTILE)
 PASSWORD = "only-for-this-run-4e1b"
 MEBIBYTE = 1024**2
-#: What one worker may take here: enough for PyTorch and a small model, little beside what the gluttons want.
+#: The memory limit of a worker here: enough for PyTorch and a small model, little compared to what gluttons
+#: take.
 WORKER_BYTES = 1536 * MEBIBYTE
 WORKER_PROCESSES = 256
 
@@ -41,7 +42,7 @@ for name in os.environ["PEOPLE"].split():
 
 @dataclass
 class Person:
-    """Somebody with a token, through whose client every answer of the platform is noted."""
+    """A user with a token, whose client records every answer of the platform."""
 
     name: str
     client: Client
@@ -53,7 +54,7 @@ class Person:
 
 @dataclass
 class Scene:
-    """The running platform, its people, an operator, and the ledger of all that was asked and answered."""
+    """The running platform, its users, an operator, and the ledger of all requests and answers."""
 
     platform: Platform
     people: dict[str, Person]
@@ -61,7 +62,7 @@ class Scene:
     ledger: Ledger
 
     def rows(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
-        """Read the platform's database as nobody else can."""
+        """Read the platform's database directly."""
         connection = psycopg2.connect(self.platform.database_url.replace("postgres://", "postgresql://", 1))
         try:
             with connection, connection.cursor(cursor_factory=psycopg2.extras.RealDictCursor) as cursor:
@@ -73,7 +74,7 @@ class Scene:
 
 @contextmanager
 def running_scene() -> Iterator[Scene]:
-    """Start a platform of its own: two agents with four emulated slots each; stop it and take it away at the
+    """Start a platform of its own with two agents of four emulated slots each; stop and delete it at the
     end."""
     data = Path(tempfile.mkdtemp(prefix="punctual-chaos-"))
     copy_migrated_cluster(data)
@@ -82,7 +83,7 @@ def running_scene() -> Iterator[Scene]:
             data=data,
             first_port=18700,
             first_worker_port=27500,
-            # A function that hangs at its import is to hang often in a few minutes.
+            # A function that hangs in its import must hang several times within a few minutes.
             environment=QUICK_PERIODS | {"PROFILE_SECONDS_PER_LEVEL": "1", "PROFILE_MAXIMUM_SECONDS": "24"},
             agent_configuration={
                 "worker_memory_bytes": WORKER_BYTES,
@@ -123,8 +124,7 @@ def _with_people(platform: Platform, stack: ExitStack) -> Scene:
 
 
 def _make_people(platform: Platform) -> None:
-    """Accounts are made by operators, on the pages of the administration or, as here, on the machine
-    itself."""
+    """Operators create accounts, in the admin pages or, as here, on the machine itself."""
     environment = os.environ | {
         "DJANGO_SETTINGS_MODULE": "config.settings",
         "DATABASE_URL": platform.database_url,

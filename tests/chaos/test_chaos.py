@@ -1,4 +1,4 @@
-"""A minute of everything at once on a real platform, and the parts of the harness that decide what counts."""
+"""A minute of all attacks on a real platform, and the parts of the harness that judge it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ SEED = 11
 @pytest.mark.live
 @pytest.mark.timeout(900)
 def test_a_minute_of_hostile_users_breaks_no_invariant() -> None:
-    """Only what no clock decides: promises, answers, memory, rows. `make hostile` judges the length of passes
-    too."""
+    """Only invariants that do not depend on the clock: promises, answers, memory, rows. `make hostile` also
+    judges the length of passes."""
     report = chaos(60.0, SEED, timing=False)
     print("\n".join(report.lines()))
     assert report.holds, "\n".join(["", *report.broken()])
 
 
 def sent_by_attacker(seed: int) -> list[tuple[str, bytes]]:
-    """What an attacker sends in two decks, to a server that answers everything alike."""
+    """Return the requests that an attacker sends in two rounds to a server that answers all alike."""
     sent: list[tuple[str, bytes]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -99,7 +99,7 @@ def test_a_report_holds_only_if_everything_does() -> None:
 
 
 class NothingHappened:
-    """A scene in which nobody did anything: no answers, no logs, and only counts have rows."""
+    """A scene without any activity: no answers, no logs, and only counts have rows."""
 
     def __init__(self, folder: Path) -> None:
         self.ledger = Ledger()
@@ -116,7 +116,7 @@ def test_an_invariant_without_evidence_does_not_hold(tmp_path: Path) -> None:
     scene: Any = NothingHappened(tmp_path)
     found = invariants(scene, seen, [], least_promises=1, timing=False, killed={})
     assert [one.text for one in found if one.holds] == [
-        "every promise to a function that is in order is kept",  # how many there must be is the next one's
+        "every promise to a function that is in order is kept",  # the next invariant demands a number of them
         "the honest user is never turned away",
         "no pass of the planner fails",
         "no job of a function that is in order is set aside",

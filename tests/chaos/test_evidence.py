@@ -1,4 +1,4 @@
-"""What is kept of a promise that broke: from real rows, in a form that somebody can read and replay."""
+"""The evidence of a broken promise: from real rows, in a form that a person can read and replay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.factories import DecisionFactory, GenerationFactory, JobEventFactory,
 
 
 def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
-    """As `Scene.rows` reads: past Django, which hands JSON on as text."""
+    """Read rows as `Scene.rows` does: without Django, which returns JSON as text."""
     with psycopg2.connect(**connection.get_connection_params()) as other:
         with other.cursor(cursor_factory=psycopg2.extras.RealDictCursor) as cursor:
             cursor.execute(sql, parameters)

@@ -1,8 +1,8 @@
-"""The users of the run: one whose promises count, one who is careless, and one who is hostile with functions
-and with requests.
+"""The users of the run: one whose promises count, one who is careless, one with hostile functions and one
+with hostile requests.
 
-Each acts on a thread and draws from random numbers of their own, so that what they do, and in which order,
-follows from the seed alone; when they do it follows from the platform, too.
+Each acts in a thread with its own random numbers, so the seed alone fixes the actions and their order; their
+times also depend on the platform.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.chaos.scene import CARELESS, HONEST, HOSTILE, Person, Scene
 Card = TypeVar("Card")
 FUNCTIONS = Path(__file__).parent / "functions"
 BATCH_SIZE = 32
-#: What a start, a change and the last write cost at most on a busy machine with two cores.
+#: The most that a start, a change and the last write take on a busy machine with two cores.
 SPARE_SECONDS = 25.0
 MISCHIEF = (
     "poisoned_metrics", "forged_messages", "claims_to_be_done", "huge_artifacts", "glutton",
@@ -36,13 +36,13 @@ MISCHIEF = (
     "sudden_death", "clean_exit", "deep_recursion", "look_around",
 )  # fmt: skip
 HANGS, LARGE, LONG = "hangs at its import", "a batch of 10^9", "10^10 iterations"
-#: Unfinished jobs of a hostile user: the oldest is cancelled for the next.
+#: Limit of a hostile user's unfinished jobs: the oldest is cancelled for the next.
 MOST_UNFINISHED = 10
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Iterations a second of the honest function, as the platform measured them before anything happened."""
+    """Iterations a second of the honest function, as the platform measured them before any attack."""
 
     by_gpus: dict[int, float]
 
@@ -52,8 +52,8 @@ class Speed:
 
 @dataclass
 class Run:
-    """What the threads share. ``stop``: no more is sent. ``sent``: how often each kind of job was submitted,
-    or each deed done."""
+    """State shared by the threads. ``stop``: send no more. ``sent``: how often each kind of job was submitted
+    or each act performed."""
 
     scene: Scene
     speed: Speed
@@ -61,7 +61,7 @@ class Run:
     sent: dict[str, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     honest_jobs: list[Job] = field(default_factory=list)
-    #: What was killed, and when.
+    #: Each kill with its time.
     deeds: list[Deed] = field(default_factory=list)
     killed_agents: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -76,7 +76,7 @@ class Run:
 
 
 def upload(scene: Scene) -> None:
-    """Store everybody's functions."""
+    """Store the functions of all users."""
     for who, names in {
         HONEST: ("small_steps",),
         CARELESS: ("small_steps",),
@@ -88,7 +88,7 @@ def upload(scene: Scene) -> None:
 
 
 def measure(scene: Scene) -> Speed:
-    """Have the honest function, and the hostile one while it does nothing, measured while all is calm."""
+    """Have the honest function, and the hostile one while harmless, measured before any attack."""
     calm: dict[str, Any] = {"mischief": "nothing", "variant": 0}
     functions: dict[str, tuple[str, dict[str, Any]]] = {
         HONEST: ("small_steps", {}),
@@ -115,7 +115,7 @@ def submit(
     batch_size: int = BATCH_SIZE,
     **hyperparameters: Any,
 ) -> Job:
-    """Submit a stored function and return at once, without waiting for the verdict."""
+    """Submit a stored function without waiting for the verdict."""
     return client.submit(
         f"{function}@1",
         project=project,
@@ -130,13 +130,13 @@ def submit(
 
 
 def deck(chance: random.Random, cards: Sequence[Card]) -> Iterator[Card]:
-    """All of them in some order, then all again in another: a short run has seen much."""
+    """Yield all items in a random order, then again in another one, so that a short run covers many."""
     while True:
         yield from chance.sample(cards, len(cards))
 
 
 def honest(run: Run, chance: random.Random) -> None:
-    """Work that can be done in time, and now and then a new variant that has to be measured first."""
+    """Submit feasible work, and sometimes a new variant that must be measured first."""
     person = run.scene.people[HONEST]
     number = 0
     while not run.stop.is_set():
@@ -160,7 +160,7 @@ def honest(run: Run, chance: random.Random) -> None:
 
 
 def careless(run: Run, chance: random.Random) -> None:
-    """Jobs whose code is in order, steered by somebody who cannot make up his mind."""
+    """Submit correct jobs and change them erratically."""
     person = run.scene.people[CARELESS]
     jobs: list[Job] = []
     number = 0
@@ -184,7 +184,7 @@ def careless(run: Run, chance: random.Random) -> None:
         try:
             _careless_deed(run, person, jobs, deed, which, amount, number)
         except PunctualError:
-            # What he asks for often cannot be; the ledger has the answer.
+            # Many of these requests are impossible; the ledger has the answers.
             pass
         run.stop.wait(chance.expovariate(1 / 2.0))
 
@@ -230,10 +230,10 @@ def _careless_deed(
 
 
 def hostile_with_functions(run: Run, chance: random.Random) -> None:
-    """Jobs whose code means harm."""
+    """Submit jobs with malicious code."""
     person = run.scene.people[HOSTILE]
     unfinished: list[Job] = []
-    # The first one has no deadline and is placed while GPUs are free, so that a short run has a spy.
+    # The first job has no deadline and is placed while GPUs are free, so that a short run includes a spy.
     kinds = chain(("look_around",), deck(chance, (*MISCHIEF, HANGS, HANGS, LARGE, LONG)))
     number = 0
     while not run.stop.is_set():
@@ -242,7 +242,7 @@ def hostile_with_functions(run: Run, chance: random.Random) -> None:
         after = chance.choice((0.0, 0.0, 8.0))
         iterations = chance.choice((50, 500, 10**10))
         deadline = chance.choice((None, None, 20.0, 60.0, 300.0))
-        # Some do it while they are measured already, the others while they train.
+        # Some attack during their measurement, others during training.
         variant = number if chance.random() < 0.3 else 0
         if number == 1:
             after, iterations, deadline, variant = 0.0, 500, None, 0
@@ -268,7 +268,7 @@ def _hostile_job(
 ) -> Job:
     client, project, name = person.client, person.project, f"{kind} {number}"
     if kind == HANGS:
-        # Each is a function of its own, to be measured by itself.
+        # Each is a separate function with its own measurement.
         return submit(
             client, "hangs_at_import", project, name, iterations=100, deadline=deadline, variant=number
         )
@@ -284,7 +284,7 @@ def _hostile_job(
 
 
 def hostile_with_requests(run: Run, chance: random.Random) -> None:
-    """Requests that no client would send."""
+    """Send requests that no client would send."""
     person = run.scene.people[HOSTILE]
     platform = run.scene.platform
     token = person.client.transport.http.headers["Authorization"].removeprefix("Bearer ")
@@ -302,7 +302,7 @@ def hostile_with_requests(run: Run, chance: random.Random) -> None:
         attacker.close()
 
 
-#: What fails by itself in a day of a cluster: processes of the platform die, and are started again.
+#: The misfortunes of a cluster's day: processes of the platform die and restart.
 DEATHS = (
     "a web server's worker",
     "the planner's child",
@@ -314,7 +314,7 @@ DEATHS = (
 
 
 def misfortune(run: Run, chance: random.Random, seconds_between: float) -> None:
-    """Kill something, wait, kill the next."""
+    """Kill a process, wait, kill the next."""
     deaths = deck(chance, DEATHS)
     while not run.stop.wait(seconds_between * chance.uniform(0.7, 1.3)):
         what = next(deaths)

@@ -1,5 +1,5 @@
-"""What is looked at while the run lasts: memory of every process of the platform, the platform's own metrics,
-its servers."""
+"""Observations during the run: the memory of every process of the platform, the platform's metrics, its
+servers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from tests.chaos.scene import MEBIBYTE, WORKER_BYTES, Scene
 SECONDS_BETWEEN_LOOKS = 2.0
 READER = "reader of bundles"
 NODE = "nursery, launchers, workers"
-#: The most that one process of each kind may hold, in MiB: about half as much again as it held at its most in
-#: ten minutes. Readers of bundles have the bound that the platform gives them, and workers a quarter more
-#: than theirs: what libraries share counts here. PostgreSQL's shared buffers count in each of its processes
-#: that has touched them.
+#: Limits of one process of each kind, in MiB: about half as much again as its maximum in ten minutes. Readers
+#: of bundles have the platform's limit, and workers a quarter more than theirs, since shared libraries count
+#: here. PostgreSQL's shared buffers count in each process that has touched them.
 BOUNDS = {
     "supervisor": 100,
     "postgresql": 200,
@@ -43,18 +42,18 @@ BOUNDS = {
 
 @dataclass
 class Seen:
-    """The most that one process of each kind ever held, in bytes, and what the platform said of itself."""
+    """The most that one process of each kind ever held, in bytes, and the platform's metrics."""
 
     most_bytes: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     longest_pass_seconds: float = 0.0
-    #: The machine's load at its highest: what times were taken beside.
+    #: The machine's highest load, for judging measured times.
     highest_load: float = 0.0
     looks: int = 0
     loads: list[Deed] = field(default_factory=list)
 
     def beyond_their_memory(self) -> list[str]:
-        """Kinds of processes of which one held more than it may."""
+        """Return the kinds of processes that exceeded their limit."""
         return [
             f"{kind}: {held // MEBIBYTE} MiB, may hold {BOUNDS[kind]} MiB"
             for kind, held in self.most_bytes.items()
@@ -63,7 +62,7 @@ class Seen:
 
 
 class Watcher:
-    """Looks every two seconds on a thread of its own, until told to stop."""
+    """Polls every two seconds in its own thread until it is stopped."""
 
     def __init__(self, scene: Scene) -> None:
         self.seen = Seen()
@@ -88,7 +87,7 @@ class Watcher:
             self.error = error
 
     def look(self) -> None:
-        """Once: memory and metrics."""
+        """Read memory and metrics once."""
         for kind, held in resident(self._scene):
             self.seen.most_bytes[kind] = max(held, self.seen.most_bytes.get(kind, 0))
         self.seen.highest_load = max(self.seen.highest_load, os.getloadavg()[0])
@@ -100,7 +99,7 @@ class Watcher:
         try:
             self.seen.metrics = read_metrics(self._scene)
         except httpx.HTTPError:
-            # A web server is between two lives.
+            # The web server is restarting.
             return
         longest = self.seen.metrics['punctual_planner_pass_seconds{quantile="1"}']
         self.seen.longest_pass_seconds = max(self.seen.longest_pass_seconds, longest)
@@ -108,7 +107,7 @@ class Watcher:
 
 
 def read_metrics(scene: Scene) -> dict[str, float]:
-    """The platform's own figures, by name and labels as they are written."""
+    """Return the platform's metrics by name and labels."""
     token = scene.operator.client.transport.http.headers["Authorization"]
     answer = httpx.get(f"{scene.platform.web_url}/metrics", headers={"Authorization": token}, timeout=60.0)
     answer.raise_for_status()
@@ -117,7 +116,7 @@ def read_metrics(scene: Scene) -> dict[str, float]:
 
 
 def resident(scene: Scene) -> Iterator[tuple[str, int]]:
-    """Kind and peak of resident bytes of every process of the platform."""
+    """Return kind and peak resident bytes of every process of the platform."""
     platform = scene.platform
     if (supervisor := lock_holder(platform.folders)) is not None:
         yield from _of(supervisor, "supervisor", also_children=False)
@@ -125,7 +124,7 @@ def resident(scene: Scene) -> Iterator[tuple[str, int]]:
         if process.pid is not None:
             yield from _of(process.pid, _kind(process.name))
     for file in platform.folders.agents.glob("*/workers/*/launcher.json"):
-        # Workers outlive their agent, so they are nobody's children.
+        # Workers outlive their agent, so they have no parent among the platform's processes.
         if not file.with_name("exit.json").exists():
             yield from _of(json.loads(file.read_text())["pid"], NODE)
 
@@ -143,8 +142,8 @@ def _of(root: int, kind: str, *, also_children: bool = True) -> Iterator[tuple[s
         deeper = [one for child in children for one in child.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
-    # An agent's child is its nursery, from which workers are forked; a web server's workers start the reader
-    # of bundles.
+    # An agent's child is its nursery, which forks workers; a web server's workers start the reader of
+    # bundles.
     below = {"agent": (NODE, NODE), "web": ("web", READER)}.get(kind, (kind, kind))
     for found, its_kind in (
         (process, kind),
@@ -156,7 +155,7 @@ def _of(root: int, kind: str, *, also_children: bool = True) -> Iterator[tuple[s
 
 
 def _peak_bytes(pid: int) -> int | None:
-    """The most that a process has ever held, as the kernel counts it; None when it is gone."""
+    """Return the peak memory of a process as the kernel counts it, or None if it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

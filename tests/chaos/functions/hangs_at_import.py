@@ -1,4 +1,4 @@
-"""A function that never gets as far as being one: its import waits for ever."""
+"""A function whose import waits for ever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ while time:
 
 
 class Never(TrainingFunction):
-    """What the platform reads in the source; nobody ever gets one."""
+    """The class that the platform reads from the source; it is never instantiated."""
 
     def init_model(self) -> Any:
         raise NotImplementedError

@@ -1,5 +1,4 @@
-"""A function that trains a line, and does what its hyperparameter `mischief` names once `after_seconds` are
-over.
+"""A function that trains a line, and performs its hyperparameter `mischief` after `after_seconds`.
 
 What it tries is what user code can try: lies to the runtime and to the agent's socket, looks at other
 processes, and takes of memory, processes, descriptors and log what it gets. `LOOKED` lines in its log say
@@ -32,10 +31,10 @@ FLOOD_BYTES = 200 << 20
 
 
 class Mischief(TrainingFunction):
-    """Hyperparameters: `global_batch_size`, `mischief`, `after_seconds` [0], `variant` [0], which has it
-    measured anew."""
+    """Hyperparameters: `global_batch_size`, `mischief`, `after_seconds` [0], `variant` [0], which forces a
+    new measurement."""
 
-    #: A lie: so all mischief stands on the one curve that was measured when it did nothing.
+    #: A lie, so that all mischief uses the one curve that was measured while it was harmless.
     speed_neutral = {"mischief", "after_seconds"}
 
     def __init__(self, hyperparameters: Any) -> None:
@@ -85,7 +84,8 @@ def poisoned_metrics(function: Mischief) -> dict[str, Any]:
 
 
 def forged_messages(function: Mischief) -> None:
-    """Speak to the agent as if one were the runtime: what cannot be, and what would stop all planning."""
+    """Send the agent forged messages of the runtime: impossible ones, and ones that would stop all
+    planning."""
     nested: Any = 1.0
     for _ in range(300):
         nested = [nested]
@@ -131,8 +131,7 @@ def forged_messages(function: Mischief) -> None:
 
 
 def claims_to_be_done(function: Mischief) -> None:
-    """Say that nearly all iterations are done, whatever their number: whoever is promised the GPUs next waits
-    for them."""
+    """Claim that nearly all iterations are done: a job that is promised the GPUs next waits for them."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.settimeout(1.0)
@@ -197,7 +196,7 @@ def deep_recursion(function: Mischief) -> None:
 
 
 def look_around(function: Mischief) -> None:
-    """Try every way into every other process that can be seen, and the files of the platform."""
+    """Try every way into every visible process, and into the platform's files."""
     library = ctypes.CDLL(None, use_errno=True)
     library.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 

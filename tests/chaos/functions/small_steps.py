@@ -1,7 +1,7 @@
-"""A function that behaves: a line fitted to points. Nearly all of its time on an emulated GPU is the device
+"""A well-behaved function: a line fitted to points. Nearly all of its time on an emulated GPU is the device
 model's.
 
-So what its neighbours do to the machine's cores hardly slows it down, and a promise that breaks was not
+Its neighbours' load on the machine's cores therefore hardly slows it down, and a broken promise was not
 broken by a slow step.
 """
 
