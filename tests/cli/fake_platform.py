@@ -1,7 +1,7 @@
-"""A platform whose answers a test scripts: for broken connections, outages and answers that the real one
-never gives.
+"""A platform with scripted answers: for broken connections, outages and answers that the real one never
+gives.
 
-What the API really says is tested against the real API in `test_real_api.py`.
+The real API's answers are tested in `test_real_api.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Answer = Callable[[Request], Any]
 
 @dataclass(frozen=True)
 class Seen:
-    """One request as it arrived."""
+    """One received request."""
 
     method: str
     path: str
@@ -39,15 +39,15 @@ class Seen:
 
 class _Quiet(WSGIRequestHandler):
     def log(self, type: str, message: str, *arguments: Any) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @dataclass
 class FakePlatform:
     """Answers `answers["GET jobs/"]` with a value or by a function of the request.
 
-    `trouble` holds what happens instead to the next requests, first come first served: `"drop"` closes the
-    connection after the request arrived, a number is an HTTP status, a pair is a status with headers.
+    `trouble` holds failures for the next requests, in order: `"drop"` closes the connection after the request
+    arrived, a number is an HTTP status, a pair is a status with headers.
     """
 
     answers: dict[str, Any] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class FakePlatform:
         self._server.server_close()
 
     def requests(self, name: str) -> list[Seen]:
-        """What arrived for one method and path, such as `POST jobs/`."""
+        """Return the requests of one method and path, such as `POST jobs/`."""
         return [seen for seen in self.seen if f"{seen.method} {seen.path}" == name]
 
     def _application(self, environ: dict[str, Any], start_response: Any) -> Any:
@@ -110,7 +110,7 @@ class FakePlatform:
 
 
 def problem(status: int, *, headers: dict[str, str] | None = None, **members: Any) -> Response:
-    """An RFC 9457 document."""
+    """Return an RFC 9457 document."""
     document = {
         "type": "about:blank",
         "title": "Trouble",
@@ -124,17 +124,17 @@ def problem(status: int, *, headers: dict[str, str] | None = None, **members: An
 
 
 def page(*items: Any) -> dict[str, Any]:
-    """One page of a list."""
+    """Return one page of a list."""
     return {"next": None, "previous": None, "results": list(items)}
 
 
 def time_in(seconds: float) -> str:
-    """RFC 3339 for a moment from now."""
+    """Return a moment in `seconds` from now as RFC 3339."""
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
 
 
 def job_document(state: str = "admitted", **members: Any) -> dict[str, Any]:
-    """A job as the API writes it."""
+    """Return a job as the API writes it."""
     decision = {"submitted": "pending", "profiling": "pending", "declined": "declined"}.get(state, "admitted")
     verdict = {
         "decision": decision,
@@ -184,7 +184,7 @@ def job_document(state: str = "admitted", **members: Any) -> dict[str, Any]:
 
 
 def function_document(**members: Any) -> dict[str, Any]:
-    """An uploaded function as the API writes it."""
+    """Return an uploaded function as the API writes it."""
     return {
         "id": 1,
         "project": "vision",

@@ -1,4 +1,4 @@
-"""A cluster that lives beside a test: planner, and a node that obeys at once, in a thread of their own."""
+"""A cluster that runs beside a test: the planner, and a node that obeys at once, in a thread."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LivingCluster:
                 self._node.report()
         except Exception as failure:  # noqa: BLE001  (raised in the test at its end)
             self._failure = failure
-            # Whatever the test waits for will not come any more.
+            # What the test waits for will not happen any more.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         finally:
             connection.close()
@@ -68,7 +68,7 @@ class LivingCluster:
         generation = (worker.entry["job"], worker.entry["generation"])
         if worker.phase != "training" or worker.rank != 0:
             return
-        # Its first report says that it trains, the next what it measured, the third that it is done.
+        # The first report says that it trains, the second has its measurements, the third its completion.
         looks = self._looks[generation] = self._looks.get(generation, 0) + 1
         if looks == 2:
             self._node.report(**self._first_news(worker))
@@ -113,7 +113,7 @@ class LivingCluster:
 
 
 def eventually(truth: Any, *, timeout_seconds: float = 60.0) -> Any:
-    """Ask until the answer is true, at most so long; returns it."""
+    """Poll until the answer is true, for a bounded time; return it."""
     give_up_at = time.monotonic() + timeout_seconds
     while not (answer := truth()):
         assert time.monotonic() < give_up_at, "it did not come true in time"

@@ -1,5 +1,4 @@
-"""What a person or a script sees of the command line: one-line errors, exit codes, plain output,
-questions."""
+"""The command line as a person or a script sees it: one-line errors, exit codes, plain output, questions."""
 
 from __future__ import annotations
 
@@ -271,7 +270,7 @@ def test_detaching_does_not_wait_for_the_verdict(platform: FakePlatform, run: Ru
 
 
 def training(platform: FakePlatform, states: list[dict[str, Any]]) -> None:
-    """Let the job go through documents, one a look."""
+    """Let the job go through the documents, one per request."""
     looks = iter(states)
     last = states[-1]
     platform.answers[f"GET jobs/{JOB}/"] = lambda _: next(looks, last)
@@ -305,7 +304,7 @@ def test_following_in_a_pipe_prints_plain_lines_through_an_outage(platform: Fake
 
 
 def test_following_shows_the_planned_finish_not_the_present_pace(platform: FakePlatform, run: Run) -> None:
-    """At 0.1 iterations a second 250 take 2,500 s, far beyond the deadline; the plan gives it more GPUs in
+    """At 0.1 iterations a second 250 take 2,500 s, far beyond the deadline, but the plan adds GPUs in
     time."""
     slow = {**RUNNING, "iterations_per_second": 0.1, "gpus": 1, "slack_seconds": 300.0}
     training(platform, [job_document("running", **slow), job_document("completed", **COMPLETED)])
@@ -349,10 +348,10 @@ def test_the_exit_code_of_waiting_shows_how_the_job_ended(
 def in_terminal(
     platform: FakePlatform, *arguments: str, environment: dict[str, str] | None = None
 ) -> tuple[int, str]:
-    """Run the command in a terminal of its own; its exit code and what the terminal got."""
+    """Run the command in its own terminal; return its exit code and the terminal's output."""
     child, terminal = pty.fork()
     if child == 0:
-        os.environ.pop("NO_COLOR", None)  # whoever runs the tests may want none
+        os.environ.pop("NO_COLOR", None)  # the user may have set it
         os.environ.update({"TERM": "xterm-256color", "COLUMNS": "160", **(environment or {})})
         os.execv(sys.executable, [sys.executable, "-m", "punctual", *arguments])
     received = b""
@@ -360,7 +359,7 @@ def in_terminal(
         while piece := os.read(terminal, 65536):
             received += piece
     except OSError:
-        pass  # Linux says so when the other side of a terminal is closed
+        pass  # Linux raises this when the other side of a terminal is closed
     _, status = os.waitpid(child, 0)
     os.close(terminal)
     return os.waitstatus_to_exitcode(status), received.decode()
@@ -492,7 +491,7 @@ def test_the_version_is_printed(run: Run) -> None:
 
 
 def test_work_without_a_finish_at_its_pace_shows_no_date() -> None:
-    """The plan's finish is told, and nothing where the plan has none."""
+    """The plan's finish is shown, and no date if the plan has none."""
     facts: dict[str, Any] = {"state": "running", "iterations_per_second": 0.01}
     endless = JobFacts("one", termination={"max_iterations": 10**10}, planned_finish_at=None, **facts)
     assert "end" not in status_text(endless, None)

@@ -1,4 +1,4 @@
-"""Lost connections, servers that are away, and answers of strangers."""
+"""Lost connections, unreachable servers, and answers of other services."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_submission_with_a_lost_answer_is_repeated_with_its_key(
     platform: FakePlatform, client: Client
 ) -> None:
     platform.answers["POST jobs/"] = job_document()
-    platform.trouble.extend([None, "drop", 503])  # the first request asks who we are
+    platform.trouble.extend([None, "drop", 503])  # the first request asks for the user
 
     assert client.submit("train@1", **OPTIONS).state == "admitted"
 

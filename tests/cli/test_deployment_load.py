@@ -1,4 +1,4 @@
-"""Open-loop load: requests go where they are taken, those that were cut once more, and each is counted."""
+"""Open-loop load: refused requests go to another server, cut ones are sent once more, and each is counted."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def job(live_server: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A completed job of the person who is logged in."""
+    """Return a completed job of the logged-in user."""
     user = User.objects.create_user("mia", password=PASSWORD)
     member = Membership.objects.create(user=user, project=ProjectFactory.create(), role=Role.MEMBER)
     cluster = ClusterFactory.create()
@@ -40,7 +40,7 @@ def job(live_server: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 def serve(deployment: Deployment) -> None:
-    """Let the deployment be served by one replica, as steering and agents would."""
+    """Let one replica serve the deployment, as steering and agents would."""
     server = Server.objects.get()
     Replica.objects.create(
         deployment=deployment, rollout=deployment.rollouts.get(), server=server, gpu=server.gpus.get(),

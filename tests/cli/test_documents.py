@@ -1,4 +1,4 @@
-"""The documents name what exists."""
+"""The documents name existing commands, options and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`punctual inference` against the real API; what a worker does is done by the test."""
+"""`punctual inference` against the real API; the test does what a worker does."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.cli.conftest import Outcome, Run
 from tests.cli.living_cluster import WEIGHTS, LivingCluster, eventually
 from tests.factories import PASSWORD, JobFactory, MembershipFactory, UserFactory
 
-# The first plan of all may have to compile the planner.
+# The first plan may have to compile the planner.
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 
 CODE = '''
@@ -56,7 +56,7 @@ def script(tmp_path: Path) -> str:
 
 @pytest.fixture
 def logged_in(ada: User, live_server: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Ada has logged in; the address of the platform."""
+    """Log Ada in; return the address of the platform."""
     return log_in(run, live_server.url, "ada", monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""How a verdict reads."""
+"""Verdicts in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says of a result that is of no use."""
+"""Warnings of the command line about useless results."""
 
 from __future__ import annotations
 
