@@ -42,8 +42,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_passwords() -> Iterator[None]:
-    """Hash passwords fast, since hashing is slow on purpose and not under test. For all tests, since hashes
-    are shared."""
+    """Hash passwords fast: hashing is slow on purpose and not under test. For all tests, since they share
+    hashes."""
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield
 

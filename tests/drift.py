@@ -31,12 +31,12 @@ OPENAPI_SCHEMA = Path(drf_spectacular.validation.__file__).with_name("openapi_3_
 
 def main() -> None:
     """Exit with a message if anything has drifted."""
-    # As in manage.py: little of what migrations make becomes garbage.
+    # As in manage.py: few of the objects that migrations create become garbage.
     gc.set_threshold(100_000, 50, 100)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     django.setup()
     call_command("check", fail_level="WARNING")
-    # A warning that the database does not answer is no finding.
+    # An unreachable database gives a warning, which is no finding here.
     warnings.simplefilter("ignore", RuntimeWarning)
     call_command("makemigrations", check_changes=True, dry_run=True, skip_checks=True)
     GENERATED.parent.mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def find_error(document: dict[str, Any]) -> str | None:
-    """Say what OpenAPI 3.1 does not allow.
+    """Return what OpenAPI 3.1 does not allow in the document.
 
     `spectacular --validate` takes four times as long: jsonschema walks through the whole schema for each
     reference to an anchor unless it has been walked through before.
@@ -61,7 +61,7 @@ def find_error(document: dict[str, Any]) -> str | None:
 
 
 def find_differences(document: str, generated: str) -> str:
-    """Return a unified diff, empty if they are alike."""
+    """Return a unified diff, or an empty string if they are equal."""
     before, after = document.splitlines(keepends=True), generated.splitlines(keepends=True)
     return "".join(difflib.unified_diff(before, after, str(DOCUMENT), str(GENERATED)))
 

@@ -1,5 +1,4 @@
-"""Rows for tests, each valid on its own. What a test is about is said in the test, the rest is filled in
-here."""
+"""Rows for tests, each valid by default. A test states what it is about; the rest is filled in here."""
 
 from __future__ import annotations
 
@@ -117,7 +116,7 @@ class ServerFactory(DjangoModelFactory[Server]):
 
 
 class InferenceClusterFactory(DjangoModelFactory[InferenceCluster]):
-    """An inference cluster; `credential` is its scheduler's, of which the row keeps the digest."""
+    """An inference cluster; `credential` is that of its scheduler, of which the row stores the digest."""
 
     class Meta:
         model = InferenceCluster
@@ -339,7 +338,7 @@ class UtilisationSampleFactory(DjangoModelFactory[UtilisationSample]):
 
 
 class ApiTokenFactory(DjangoModelFactory[ApiToken]):
-    """`secret` is the token itself; the row keeps its digest alone."""
+    """`secret` is the token itself; the row stores only its digest."""
 
     class Meta:
         model = ApiToken
@@ -356,7 +355,7 @@ class ApiTokenFactory(DjangoModelFactory[ApiToken]):
 def stored_plan(
     pieces: list[tuple[float, float, int]], finish_seconds: float, now: datetime | None = None
 ) -> dict[str, Any]:
-    """A plan as jobs store it. Pieces are (start, end, GPUs) and the finish in seconds from `now`."""
+    """Return a plan as jobs store it. Pieces are (start, end, GPUs); the finish is in seconds from `now`."""
     base = (now or timezone.now()).timestamp()
     return {
         "start": [base + start for start, _, _ in pieces],

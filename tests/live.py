@@ -26,18 +26,18 @@ PYTEST_NO_TESTS = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run of pytest: its exit status, the counts of its closing line, and what its tests printed."""
+    """One run of pytest: its exit status, the counts of its closing line, and the output of its tests."""
 
     status: int
     passed: int = 0
     skipped: int = 0
     #: Node ids.
     failed: Sequence[str] = ()
-    #: By class name and name, as a junit report has them.
+    #: By class name and name, as in a junit report.
     outputs: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def output_of(self, node_id: str) -> str:
-        """Traceback and captured output of a test."""
+        """Return traceback and captured output of a test."""
         path, _, name = node_id.partition("::")
         return self.outputs.get((path.removesuffix(".py").replace("/", "."), name), "no output was recorded")
 
@@ -78,7 +78,7 @@ def record_flaky(flaky: dict[str, tuple[str, str]]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run all live tests, then each failed one alone; returns 0 when every test passed, at last alone."""
+    """Run all live tests, then each failed one alone; return 0 if every test passed in its last run."""
     parser = argparse.ArgumentParser(prog="python -m tests.live", description=__doc__)
     parser.add_argument("--slow", action="store_true", help="run the slow ones too")
     parser.add_argument("paths", nargs="*", default=["tests"], help="folders, files or node ids")

@@ -1,4 +1,4 @@
-"""`python -m tests.mutants draw|reach|run`: which defects, planted at random, do the tests notice?
+"""`python -m tests.mutants draw|reach|run`: which randomly planted defects do the tests notice?
 
     python -m tests.mutants draw mutants.json --count 60 --seed 31
     python -m tests.mutants reach mutants.json reached.json
@@ -6,8 +6,8 @@
 
 `draw` picks places in the product's syntax trees. `reach` runs the tests once, with a probe in the function
 of each place, and lists the tests that ran it. `run` plants one defect after the other and runs the tests of
-its room that reach it, up to the first failure. Both work on a copy of the checkout, which `--copy` keeps.
-A defect is identified by function, text and ordinal: the same ones can be planted in another version.
+its folders that reach it, up to the first failure. Both work on a copy of the checkout, which `--copy` keeps.
+A defect is identified by function, text and ordinal, so that the same ones can be planted in another version.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 from kernels.compiling import INTERPRET_VARIABLE
 
 PROJECT = Path(__file__).resolve().parent.parent
-#: Folders of tests by the start of a product path; the first that fits counts.
+#: Test folders by the start of a product path; the first match counts.
 ROOMS = {
     "scheduling/core": ("core", "policies"),
     "scheduling/policies": ("policies", "core"),
@@ -70,7 +70,7 @@ for _one, _other in OPPOSITES:
     COMPARISONS |= {_one: _other, _other: _one}
 OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div}
 KERNELS = {"kernel", "leaf"}
-#: Whole in itself: workers run a staged copy of some packages, where nothing else could be imported.
+#: Self-contained, since workers run a staged copy of some packages where no other module can be imported.
 PROBE = """
 import contextlib, os, sys
 test = os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0]
@@ -84,7 +84,8 @@ if (number, test) not in seen:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A defect: the ``ordinal``-th place in the function ``scope`` of ``path``, and what its text becomes."""
+    """A defect: the ``ordinal``-th place in the function ``scope`` of ``path``, and the text that replaces
+    it."""
 
     path: str
     scope: str
@@ -96,7 +97,7 @@ class Mutant:
 
 @dataclass
 class Place:
-    """Where a defect can be planted in a parsed file."""
+    """A place in a parsed file where a defect can be planted."""
 
     node: ast.AST
     replacement: str
@@ -106,7 +107,7 @@ class Place:
 
 
 def places(tree: ast.Module) -> Iterator[Place]:
-    """All places of a file, in the order of the text."""
+    """Return all places of a file in textual order."""
 
     def visit(node: ast.AST, scope: str, in_kernel: bool, first: ast.stmt | None) -> Iterator[Place]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -128,7 +129,7 @@ def places(tree: ast.Module) -> Iterator[Place]:
 
 
 def _mutated(node: ast.AST) -> str | None:
-    """The text of the defect, or None where this kind of node has none."""
+    """Return the text of the defect, or None if this kind of node has none."""
     changed: Any = copy.deepcopy(node)
     if isinstance(changed, ast.Compare) and type(changed.ops[0]) in COMPARISONS:
         changed.ops[0] = COMPARISONS[type(changed.ops[0])]()
@@ -153,7 +154,7 @@ def _mutated(node: ast.AST) -> str | None:
 
 
 def product_files(project: Path = PROJECT) -> list[Path]:
-    """Files of the product, without migrations."""
+    """Return the product's files, without migrations."""
     found = (
         path
         for room in sorted({name.split("/")[0] for name in ROOMS})
@@ -163,7 +164,7 @@ def product_files(project: Path = PROJECT) -> list[Path]:
 
 
 def draw(count: int, seed: int) -> list[Mutant]:
-    """``count`` defects, each place of the product as likely as any other."""
+    """Return ``count`` defects, drawn uniformly from all places of the product."""
     found = []
     for path in product_files():
         ordinals: dict[str, int] = {}
@@ -179,14 +180,14 @@ def draw(count: int, seed: int) -> list[Mutant]:
 
 
 def find(mutant: Mutant, text: str) -> Place | None:
-    """The place in this version of the file; None where it is gone."""
+    """Return the place in this version of the file, or None if it is gone."""
     same = [place for place in places(ast.parse(text)) if place.scope == mutant.scope]
     near = sorted(range(len(same)), key=lambda ordinal: abs(ordinal - mutant.ordinal))
     return next((same[ordinal] for ordinal in near if ast.unparse(same[ordinal].node) == mutant.was), None)
 
 
 def planted(mutant: Mutant, text: str) -> str | None:
-    """The file's text with the defect; None where its place is gone."""
+    """Return the file's text with the defect, or None if its place is gone."""
     place = find(mutant, text)
     if place is None:
         return None
@@ -202,7 +203,7 @@ def planted(mutant: Mutant, text: str) -> str | None:
 
 
 def probed(numbers: dict[int, Mutant], text: str, hits: Path) -> str:
-    """The file's text with a probe at the start of each mutant's function. Kernels get none."""
+    """Return the file's text with a probe at the start of each mutant's function. Kernels get none."""
     lines = text.splitlines(keepends=True)
     wanted: dict[int, list[int]] = {}
     for number, mutant in numbers.items():
@@ -218,7 +219,7 @@ def probed(numbers: dict[int, Mutant], text: str, hits: Path) -> str:
 
 @contextlib.contextmanager
 def copied_checkout(kept: Path | None) -> Iterator[Path]:
-    """A copy of the tree that uses the same environment: ``kept``, which is made if it is not there, or a
+    """Yield a copy of the tree that uses the same environment: ``kept``, which is created if missing, or a
     temporary one."""
     with tempfile.TemporaryDirectory(prefix="punctual-mutants-") as folder:
         copied = kept or Path(folder) / "punctual"
@@ -231,14 +232,14 @@ def copied_checkout(kept: Path | None) -> Iterator[Path]:
 
 
 def rooms_tests(mutant: Mutant) -> list[str]:
-    """The folders of tests of the mutant's room."""
+    """Return the test folders of the mutant's room."""
     folders = next(folders for start, folders in ROOMS.items() if mutant.path.startswith(start + "/"))
     return [f"tests/{folder}" for folder in folders]
 
 
 def reach(mutants: Sequence[Mutant], lanes: int, kept: Path | None) -> dict[str, list[str]]:
-    """Node ids of the tests that run each mutant's function, in this process or in children; the folders of
-    its room where a process ran it that does not know for which test."""
+    """Return the node ids of the tests that run each mutant's function, in this process or in children; the
+    folders of its room if a process ran it whose test is unknown."""
     with copied_checkout(kept) as copied, tempfile.TemporaryDirectory(prefix="punctual-hits-") as folder:
         Path(folder).chmod(0o755)
         hits = Path(folder) / "hits"
@@ -261,7 +262,7 @@ def reach(mutants: Sequence[Mutant], lanes: int, kept: Path | None) -> dict[str,
 
 
 def is_killed(mutant: Mutant, tests: Sequence[str], copied: Path) -> bool | None:
-    """Whether one of the tests fails with the defect; None where its place is gone."""
+    """Return whether one of the tests fails with the defect, or None if its place is gone."""
     file = copied / mutant.path
     text = file.read_text()
     changed = planted(mutant, text)
@@ -280,7 +281,7 @@ def is_killed(mutant: Mutant, tests: Sequence[str], copied: Path) -> bool | None
 
 
 def collected(folders: Sequence[str], copied: Path) -> set[str]:
-    """Node ids of all tests in these folders."""
+    """Return the node ids of all tests in these folders."""
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *folders]
     environment = {**os.environ, "PYTHONPATH": str(copied)}
     done = subprocess.run(command, cwd=copied, check=True, env=environment, capture_output=True, text=True)
@@ -290,8 +291,8 @@ def collected(folders: Sequence[str], copied: Path) -> set[str]:
 def run(
     mutants: Sequence[Mutant], reached: dict[str, list[str]], kept: Path | None
 ) -> list[dict[str, object]]:
-    """Each mutant with what became of it: killed, survived, unreached or gone. Tests that this version does
-    not have are left out: pytest fails when it is given one, which is no defect found."""
+    """Return each mutant with its result: killed, survived, unreached or gone. Tests that this version lacks
+    are left out: pytest fails on an unknown node id, which is no defect found."""
     results = []
     with copied_checkout(kept) as copied:
         existing = collected(sorted({folder for mutant in mutants for folder in rooms_tests(mutant)}), copied)

@@ -23,7 +23,7 @@ from workers.agent.processes.worker_processes import (
 )
 
 ROOT = os.geteuid() == 0
-# Paths that an ordinary user can run; the tests' own interpreter may be in root's home.
+# An interpreter that an ordinary user can run; the tests' own may be in root's home.
 SYSTEM_PYTHON = "/usr/bin/python3"
 ORDINARY_USER = 54321
 
