@@ -21,14 +21,14 @@ from tests.plugins.running_platform import quick_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GLOBAL_BATCH_SIZE = 64
-#: Time between two polls: each costs the platform an answer besides the work under test.
+#: Time between two polls: each poll also costs the platform an answer.
 LOOK_SECONDS = 0.5
 
 
 @pytest.fixture(scope="package")
 def running_platform() -> Iterator[Platform]:
-    """A running platform that these tests share: leave it as it was found. It is started at the first use and
-    stopped after the last."""
+    """A running platform that these tests share: leave it unchanged. It starts at the first use and stops
+    after the last."""
     yield from started_platform()
 
 
@@ -61,8 +61,8 @@ def operator(running_platform: Platform) -> Iterator[Client]:
 
 
 def logged_in(platform: Platform, username: str, password: str) -> Client:
-    """Return a client of a person. Modules with a platform of their own make clients of their own, too: those
-    of the package belong to the platform that it shares."""
+    """Return a client of a person. Modules with their own platform also make their own clients, since those
+    of the package belong to the shared platform."""
     with Client(platform.web_url, token="") as anonymous:
         token = anonymous.login(username, password)
     # A killed web server is back within seconds; submissions are repeated under their idempotency key.
@@ -121,7 +121,7 @@ def wait_for(job: Job, condition: Callable[[Job], Any], what: str, *, seconds: f
 
 
 def nothing_is_wrong(rows: Callable[..., list[dict[str, Any]]]) -> None:
-    """Check what must hold in the database at every moment, whatever was killed."""
+    """Check what must hold in the database at every moment, whichever process was killed."""
     twice_owned = rows(
         "select gpu_id from scheduling_assignment where state in ('held', 'clearing') group by gpu_id having "
         "count(distinct job_id) > 1"

@@ -1,4 +1,4 @@
-"""One working day of a small cluster, on real parts: promises, growth, shrinking, yielding, offers, results.
+"""A working day of a small cluster, on real parts: promises, growth, shrinking, preemption, offers, results.
 
 Two agents with four emulated GPUs each. Deadlines are derived from the curves that the platform itself
 measured at the start of the day, so that the machine's speed does not decide the outcome.
@@ -21,13 +21,13 @@ from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wr
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
-#: What a start or a change costs at most on a busy machine with two cores, beside the planned pause.
+#: The most that a start or a change takes on a busy machine with two cores, beyond the planned pause.
 SPARE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Iterations a second by GPUs of the example that the day is made of, as the platform measured them."""
+    """Iterations a second by GPUs of the day's example, as the platform measured them."""
 
     speed: dict[int, float]
     pause_seconds: float
@@ -36,11 +36,11 @@ class Calibration:
         return iterations / (0.95 * self.speed[gpus])
 
     def deadline(self, iterations: int, gpus: int) -> float:
-        """A deadline that ``gpus`` GPUs can meet with room for starts and changes."""
+        """Return a deadline that ``gpus`` GPUs can meet with room for starts and changes."""
         return self.seconds(iterations, gpus) + 2 * self.pause_seconds + SPARE_SECONDS
 
     def iterations_that_need(self, gpus: int, *, rather_than: int) -> int:
-        """So much work that the deadline which ``gpus`` can meet cannot be met by fewer."""
+        """Return an amount of work for which the deadline of ``gpus`` GPUs cannot be met by fewer."""
         gained = self.seconds(1, rather_than) - self.seconds(1, gpus)
         return int(1.3 * (2 * self.pause_seconds + SPARE_SECONDS) / gained)
 
@@ -78,7 +78,7 @@ def calibration(person: Client) -> Calibration:
 
 @dataclass
 class Day:
-    """The jobs of the day by what they are there for."""
+    """The jobs of the day by their roles."""
 
     yielding: Job
     wide: Job
@@ -92,13 +92,14 @@ class Day:
 
 @pytest.fixture(scope="module")
 def day(person: Client, calibration: Calibration, rows: Callable[..., list[dict[str, Any]]]) -> Day:
-    """Live through the day. What must be seen on the way is asserted on the way."""
+    """Run the day. Its intermediate states are asserted on the way."""
     yielding = submit(person, "yielding", int(20 * calibration.speed[8]))
     wait_for(
         yielding, lambda job: job.state == "running" and job.gpus == 8, "all GPUs while nobody else is there"
     )
 
-    # More than four GPUs can do, so all eight are needed: best effort yields, the job spans both agents.
+    # More than four GPUs can do, so all eight are needed: best effort is preempted and the job spans both
+    # agents.
     iterations = calibration.iterations_that_need(8, rather_than=4)
     wide = submit(person, "wide", iterations, calibration.deadline(iterations, 8))
     assert (wide.state, wide.promised) in (("admitted", True), ("running", True)), wide.verdict
@@ -119,7 +120,7 @@ def day(person: Client, calibration: Calibration, rows: Callable[..., list[dict[
     wait_for(accepted, lambda job: job.state == "completed", "completed", seconds=300)
     wait_for(yielding, lambda job: job.state == "completed", "completed", seconds=300)
 
-    # The cluster is empty: a job with all the time in the world gets everything, until somebody needs it.
+    # The cluster is empty: a job with a late deadline gets all GPUs until another one needs them.
     roomy_iterations = int(20 * calibration.speed[8])
     roomy = submit(person, "roomy", roomy_iterations, 3 * calibration.deadline(roomy_iterations, 2), seed=7)
     wait_for(roomy, lambda job: job.gpus == 8, "scaled up on an empty cluster")
@@ -180,7 +181,7 @@ def test_the_best_effort_job_lost_no_iteration_when_preempted(
         )
     }
     assert suspended, "it yielded"
-    # The state that it left is in storage and, while nobody wants the room, in memory.
+    # Its last state is in storage and, while the room is not needed, in memory.
     resumed = {
         generation["start_iteration"]
         for generation in generations

@@ -1,5 +1,5 @@
-"""A function that hangs while it is imported: its measurement is killed at its bound, it is refused, and
-nobody else pays for it."""
+"""A function that hangs in its import: its measurement is killed at its bound, the job fails, and no other
+job is delayed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wr
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 Rows = Callable[..., list[dict[str, Any]]]
-#: The longest that workers may measure in this test.
+#: The limit of a measurement in this test.
 MEASURING_SECONDS = 10.0
-#: From being told to end until GPUs are confirmed free, with the time between two reports
+#: Seconds from the order to end until GPUs are confirmed free, with the time between two reports
 #: (`scheduling/core/plans/release.py`).
 CONFIRMING_SECONDS = 7.0
-#: What a start or a change costs at most on a busy machine with two cores, beside the planned pause.
+#: The most that a start or a change takes on a busy machine with two cores, beyond the planned pause.
 SPARE_SECONDS = 15.0
 HANGING = """
 import time
@@ -47,14 +47,14 @@ class Hanging(TrainingFunction):
 
 @pytest.fixture
 def known(person: Client) -> Job:
-    """A job of an example whose speed is known by now."""
+    """Return a job of an example whose speed is known."""
     job = submit(person, "known", 10)
     return wait_for(job, lambda job: job.state == "completed", "completed", seconds=180)
 
 
 @pytest.fixture
 def short_bound(known: Job, rows: Rows) -> Iterator[None]:
-    """Measurements from here on are killed early."""
+    """Set a short bound for measurements from here on."""
     before = rows("select profile_maximum_seconds from cluster_cluster")[0]["profile_maximum_seconds"]
     change = "update cluster_cluster set profile_maximum_seconds = %s returning id"
     rows(change, MEASURING_SECONDS)
@@ -92,7 +92,7 @@ def test_a_hanging_import_fails_its_job_while_promises_are_kept(
     )
     wait_until(lambda: measurements(rows, hanging), "it is being measured", seconds=60)
 
-    # Whoever comes meanwhile is promised what the bound allows, and no more.
+    # A job submitted meanwhile is promised what the bound allows, and no more.
     level = next(level for level in known.curve()["levels"] if level["gpus"] == 4)
     iterations = int(5 * level["iterations_per_second"])
     work = iterations / (0.95 * level["iterations_per_second"]) + 2 * level["pause_seconds"]

@@ -1,4 +1,4 @@
-"""Whatever is killed comes back, and the jobs with it: none lost, none trained twice at once, none promised
+"""Killed processes come back, and the jobs with them: none lost, none trained twice at once, none promised
 twice."""
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 Rows = Callable[..., list[dict[str, Any]]]
 CHECKPOINT_SECONDS = 5.0
-#: On a slow machine copies into memory may be as far apart as checkpoints every few seconds.
+#: On a slow machine copies into memory may be as rare as checkpoints every few seconds.
 RARELY_SECONDS = 300.0
-#: Long enough to outlive every kill, and it is cancelled at the end.
+#: Long enough to outlive every kill; the job is cancelled at the end.
 ENDLESS = 100_000
-#: In which another planner has taken a killed one's place, and its work with it.
+#: The longest time until another planner has taken over a killed one's work.
 PATIENCE_SECONDS = 3 * LEASE.total_seconds()
 
 
 @pytest.fixture
 def job(person: Client, rows: Rows) -> Iterator[Job]:
-    """A job in the middle of its run, on all GPUs, with a checkpoint behind it."""
+    """Return a job in the middle of its run, on all GPUs, with at least one checkpoint."""
     with in_the_middle_of_its_run(person, rows, CHECKPOINT_SECONDS) as running:
         wait_until(running.checkpoints, "a first checkpoint", seconds=60)
         yield running
@@ -42,7 +42,7 @@ def job(person: Client, rows: Rows) -> Iterator[Job]:
 
 @pytest.fixture
 def job_between_checkpoints(person: Client, rows: Rows) -> Iterator[Job]:
-    """A job in the middle of its run, on all GPUs, whose next checkpoint is a good while away."""
+    """Return a job in the middle of its run, on all GPUs, with time until its next checkpoint."""
     with in_the_middle_of_its_run(person, rows, RARELY_SECONDS) as running:
         yield running
 
@@ -80,13 +80,13 @@ def submit(
         max_iterations=iterations,
         deadline=deadline,
         checkpoint_seconds=checkpoint_seconds,
-        # Tests before these may have given this person another one.
+        # Earlier tests may have given this person another project.
         project="demo",
     )
 
 
 def goes_on(job: Job, *, seconds: float = 120.0) -> None:
-    """The job gets further than it is now."""
+    """Wait for the job to progress."""
     reached = job.refresh().iterations_done
     wait_for(
         job,
@@ -97,7 +97,7 @@ def goes_on(job: Job, *, seconds: float = 120.0) -> None:
 
 
 def is_decided(person: Client, name: str) -> None:
-    """A newcomer gets its verdict: the planner plans."""
+    """Check that a newcomer gets its verdict, so that the planner works."""
     newcomer = submit(person, name, 20, 3600.0)
     newcomer.wait_for_verdict(timeout_seconds=60)
     assert newcomer.state in ("admitted", "running"), newcomer.verdict
@@ -114,7 +114,7 @@ def live_generation(rows: Rows, job: Job) -> int | None:
 
 
 def training_generations(rows: Rows, job: Job) -> list[dict[str, Any]]:
-    """All that there have been, in order."""
+    """Return all training generations of the job in order."""
     return rows(
         "select number, state from scheduling_generation where job_id = %s and purpose = 'training' order by "
         "number",
@@ -127,7 +127,7 @@ def stored_iteration(job: Job) -> int:
 
 
 def iteration_in_memory(rows: Rows, job: Job) -> int:
-    """How far the state is that servers last said they hold whole."""
+    """Return the iteration of the state that servers last reported as complete."""
     held = [
         int(entry["iteration"])
         for agent in rows("select memory_store from cluster_agent")
@@ -138,7 +138,8 @@ def iteration_in_memory(rows: Rows, job: Job) -> int:
 
 
 def copied_iteration(rows: Rows, job: Job) -> int:
-    """How far the state is that every server last said it holds, of all ranks; -1 while copies are late."""
+    """Return the iteration of the state of all ranks that every server last reported; -1 while copies are
+    late."""
     live = live_generation(rows, job)
     found = []
     for agent in rows("select memory_store from cluster_agent"):
@@ -158,7 +159,7 @@ def epoch(rows: Rows) -> int:
 
 
 def worker_pids(platform: Platform, agent: str) -> list[int]:
-    """Launchers and workers of an agent that are alive."""
+    """Return the live launchers and workers of an agent."""
     pids = []
     for file in (platform.settings.data / "agents" / agent / "workers").glob("*/launcher.json"):
         launcher = json.loads(file.read_text())
@@ -167,7 +168,7 @@ def worker_pids(platform: Platform, agent: str) -> list[int]:
 
 
 def workers_of(platform: Platform, job: Job) -> list[int]:
-    """The job's workers that are alive, on all servers."""
+    """Return the job's live workers on all servers."""
     pids = [
         json.loads((file.parent / "launcher.json").read_text())["worker_pid"]
         for file in (platform.settings.data / "agents").glob("*/workers/*/assignment.json")
@@ -177,12 +178,12 @@ def workers_of(platform: Platform, job: Job) -> list[int]:
 
 
 def kill_a_worker(platform: Platform, job: Job) -> None:
-    """One of the job's workers ends; everything else goes on."""
+    """Kill one of the job's workers and nothing else."""
     os.kill(workers_of(platform, job)[0], signal.SIGKILL)
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs: one that has ended but was not waited for by a frozen parent does not."""
+    """Return whether the process runs; a zombie of a frozen parent does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -196,7 +197,7 @@ def kill_and_wait(platform: Platform, name: str) -> RunningProcess:
 
 
 def another_planner(rows: Rows, before: int) -> None:
-    """Somebody plans under a newer epoch, which fences the planner before it."""
+    """Wait until another planner plans under a newer epoch, which fences the previous planner."""
     wait_until(lambda: epoch(rows) > before, "another planner", seconds=PATIENCE_SECONDS)
 
 
@@ -227,8 +228,8 @@ def test_the_platform_survives_a_kill_of_the_planners_parent(
 def test_a_recovery_survives_the_planners_kill_with_one_generation(
     running_platform: Platform, rows: Rows, job: Job, planned: bool
 ) -> None:
-    """Not planned: the planner stands still from before the failure, so nobody has answered it when it is
-    killed. Planned: its generation is under way, and the next planner is to leave it alone."""
+    """Not planned: the planner is frozen before the failure, so it has not responded when it is killed.
+    Planned: its generation is being started, and the next planner must leave it alone."""
     before, failed = epoch(rows), live_generation(rows, job)
     planner = running_platform.process("celery-planner")
     (child,) = planner.children
@@ -310,7 +311,7 @@ def test_a_job_resumes_from_memory_after_a_workers_kill(
         job.id,
     )
     assert found["source"] == "memory"
-    # Iterations here are short: copying after each would take more than its share of the time.
+    # Iterations here are short: copying after each would exceed its share of the time.
     assert found["start_iteration"] > stored, "it goes on beyond what was durable"
     told = next(one for one in job.recoveries() if one.failed_generation == generation)
     assert (told.kind, told.outcome, told.source) == ("software", "recovered", "own_memory")
@@ -331,7 +332,7 @@ def test_a_job_resumes_from_a_peers_memory_after_its_server_dies(
     )
     stored, copied = stored_iteration(job), copied_iteration(rows, job)
     generation = live_generation(rows, job)
-    # Nothing of the server is left, and nobody starts it again: its agent stands still.
+    # Everything on the server is dead, and nothing is restarted because its agent is frozen.
     agent = running_platform.process("agent-node-1")
     store = int((running_platform.settings.data / "agents" / "node-1" / "memory" / "lock").read_text())
     agent.signal(signal.SIGSTOP)
@@ -449,5 +450,5 @@ def test_stopping_everything_loses_at_most_one_checkpoint_period(
         "by number desc limit 1",
         job.id,
     )[0]["start_iteration"]
-    # One period, and the reports that were on their way when the stop came.
+    # One period, and the reports in flight when the stop came.
     assert resumed >= before.iterations_done - (CHECKPOINT_SECONDS + 2.0) * speed

@@ -26,7 +26,7 @@ SLOW, QUICK = "emulated-slow", "emulated-quick"
 
 @dataclass
 class Scene:
-    """The platform, and somebody who submits."""
+    """The platform and a user's client."""
 
     platform: Platform
     person: Client
@@ -51,7 +51,7 @@ class Scene:
             connection.close()
 
     def kinds_of(self, job: Job) -> set[str]:
-        """Kinds of the GPUs that the job trained on."""
+        """Return the kinds of the GPUs that the job trained on."""
         found = self.query(
             "select distinct g.kind from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id "
             "join scheduling_generation n on n.id = a.generation_id "
@@ -61,7 +61,7 @@ class Scene:
         return {kind for (kind,) in found}
 
     def speeds(self) -> dict[str, dict[int, float]]:
-        """Iterations a second by GPUs, as far as each kind is measured."""
+        """Return iterations a second by GPUs for each measured kind."""
         found = self.query(
             "select c.gpu_kind, l.gpus, l.iterations_per_second from scheduling_curvelevel l join "
             "scheduling_scalingcurve c on c.id = l.curve_id where c.state = 'ready'"
@@ -95,7 +95,7 @@ def scene() -> Iterator[Scene]:
 
 
 def test_a_tight_job_trains_on_the_quicker_kind_in_time(scene: Scene) -> None:
-    # Without deadlines they go where fewest jobs share a GPU, so both kinds come to be measured.
+    # Jobs without deadlines are placed where fewest jobs share a GPU, so both kinds are measured.
     first = [scene.submit(f"calibrate {number}", 10) for number in range(2)]
     for job in first:
         wait_for(job, lambda job: job.state == "completed", "completed", seconds=300)

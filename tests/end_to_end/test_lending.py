@@ -1,8 +1,8 @@
 """A burst of inference requests on a cluster that trains on borrowed servers, on real parts.
 
 Two training agents and two inference agents with two emulated GPUs each; the emulated inference scheduler is
-a client of the platform's API. It lends while there is nothing to serve, and wants everything back at once
-when the burst comes.
+a client of the platform's API. It lends while there are no requests, and asks for everything back when the
+burst comes.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(1500)]
 PERIOD_SECONDS = 4.0
 SPARE_SECONDS = 10.0
 INFERENCE = {"serving-1", "serving-2"}
-#: A return is a matter of seconds while agents answer; a fence period is what it takes where one does not.
+#: A return takes seconds if agents answer, and a fence period otherwise.
 BOUND_SECONDS = float(QUICK_PERIODS["FENCE_SECONDS"]) + float(QUICK_PERIODS["FENCE_MARGIN_SECONDS"])
 
 
 @dataclass
 class Scene:
-    """The platform, somebody who submits, an operator, and the inference scheduler."""
+    """The platform, a user, an operator, and the inference scheduler."""
 
     platform: Platform
     person: Client
@@ -48,12 +48,12 @@ class Scene:
     emulator: Emulator
 
     def serve(self, usage: float) -> None:
-        """From now on the requests take this share of the inference cluster."""
+        """Set the share of the inference cluster that the requests take from now on."""
         series = UsageSeries("drawn", "drawn by the test", np.array([usage]))
         self.emulator.load = RequestLoad(series, 2)
 
     def until(self, condition: Callable[[], Any], what: str, *, seconds: float) -> None:
-        """Let the inference scheduler do its work until something is so."""
+        """Run the inference scheduler until the condition holds."""
 
         def stepped() -> bool:
             if condition():
@@ -76,7 +76,7 @@ class Scene:
             return {name for (name,) in cursor.fetchall()}
 
     def plan_by(self, policy: str) -> None:
-        """Let the cluster plan by another policy, as an operator does in its settings."""
+        """Switch the cluster to another policy, as an operator does in its settings."""
         with self.database() as cursor:
             cursor.execute(
                 "update cluster_cluster set policy = %s, planning_version = planning_version + 1", [policy]
@@ -84,7 +84,7 @@ class Scene:
 
     @contextmanager
     def database(self) -> Iterator[Any]:
-        """A cursor on the platform's database; what it changed is committed at the end."""
+        """Yield a cursor on the platform's database; changes are committed at the end."""
         connection = psycopg2.connect(self.platform.database_url.replace("postgres://", "postgresql://", 1))
         try:
             with connection, connection.cursor() as cursor:
@@ -155,7 +155,7 @@ def test_under_lyra_a_job_trains_on_borrowed_servers_and_returns(scene: Scene) -
     wait_for(first, lambda job: job.state == "completed", "completed", seconds=240)
     speed = {level["gpus"]: level["iterations_per_second"] for level in first.curve()["levels"]}
     scene.plan_by("lyra")
-    # What came home a moment ago may be lent again at once.
+    # Servers that were just returned may be lent again at once.
     scene.operator.inference.change("serving", minimum_hold_seconds=0.0)
     scene.serve(0.0)
     scene.until(lambda: scene.states() == {"on_loan"}, "everything is lent", seconds=60)
@@ -167,7 +167,7 @@ def test_under_lyra_a_job_trains_on_borrowed_servers_and_returns(scene: Scene) -
 
 
 def take_everything_back(scene: Scene, job: Job) -> None:
-    """A burst: every server is back in time, and the job is on none of them any more."""
+    """Start a burst: every server is back in time, and the job holds none of them."""
     known = {order["id"] for order in scene.operator.inference.reclaim_orders("serving")}
     scene.serve(1.0)
     scene.until(lambda: scene.states() == {"inference"}, "everything is back", seconds=BOUND_SECONDS + 40)
@@ -182,7 +182,7 @@ def take_everything_back(scene: Scene, job: Job) -> None:
 
 
 def ends_as_if_undisturbed(scene: Scene, job: Job) -> None:
-    """The job ends, with the loss of one that was never disturbed."""
+    """Check that the job ends with the loss of an undisturbed one."""
     wait_for(job, lambda one: one.state == "completed", "completed", seconds=300)
     undisturbed = scene.submit(f"{job.name}, undisturbed", job.max_iterations, seed=job.seed)
     wait_for(undisturbed, lambda one: one.state == "completed", "completed", seconds=300)
@@ -191,7 +191,7 @@ def ends_as_if_undisturbed(scene: Scene, job: Job) -> None:
 
 
 def submit_promised(scene: Scene, speed: dict[int, float], pause_seconds: float) -> Job:
-    """A job that can only be on time on all four GPUs that the platform owns."""
+    """Submit a job that can only be on time on all four of the platform's own GPUs."""
     spare = 2 * pause_seconds + SPARE_SECONDS
     iterations = int(1.3 * spare / ((1 / speed[2] - 1 / speed[4]) / 0.95))
     job = scene.submit("promised", iterations, deadline=iterations / (0.95 * speed[4]) + spare)

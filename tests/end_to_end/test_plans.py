@@ -1,5 +1,5 @@
-"""A communication plan on a whole platform with slow links: what only a plan can promise is trained under it,
-rescaled and killed, and on time."""
+"""A communication plan on a whole platform with slow links: a job that needs the plan for its deadline is
+trained under it, rescaled and killed, and on time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(1500)]
 
 Rows = Callable[..., list[dict[str, Any]]]
 FUNCTION = Path(__file__).parent / "functions" / "wide.py"
-#: Sent whole, a gradient of two megabytes takes a second over this link.
+#: Without compression, a gradient of two megabytes takes a second over this link.
 LINK = "16Mbps"
 DEVICE_MODEL = {"fixed_seconds": 0.1, "seconds_per_sample": 0.02}
 BATCH_SIZE = 32
 #: One GPU computes an iteration in 0.74 s; two compute it in 0.42 s and exchange whole gradients in a second.
 ITERATIONS = 900
-#: Less than one GPU takes, or two without a plan; with room for measuring two GPUs under one.
+#: Less than one GPU takes, or two without a plan, with room for measuring two GPUs under a plan.
 DEADLINE_SECONDS = 640.0
 CODEC = "onebit"
 FAMILY = f"lossy({CODEC})"
@@ -34,7 +34,7 @@ FAMILY = f"lossy({CODEC})"
 
 @pytest.fixture(scope="module")
 def running_platform() -> Iterator[Platform]:
-    """Two servers with one GPU each."""
+    """Yield a platform of two servers with one GPU each."""
     yield from started_platform(
         agents=2, slots=1, warm_workers=1, device_model=DEVICE_MODEL, links=emulated_link(LINK)
     )

@@ -1,4 +1,4 @@
-"""A server that leaves at a known time: real workers are gone before, and their job goes on elsewhere."""
+"""A server that leaves at a known time: its workers are gone before, and their job continues elsewhere."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.end_to_end.test_kills import ENDLESS, goes_on, submit, worker_pids
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(400)]
 
 Rows = Callable[..., list[dict[str, Any]]]
-#: Shorter than all that leaving may take at most, so that the job has to leave at once.
+#: Shorter than the longest time that leaving takes, so that the job must leave at once.
 STAYS_FOR = timedelta(seconds=100)
 
 
 @pytest.fixture
 def job(person: Client, rows: Rows) -> Iterator[Job]:
-    """A job in the middle of its run, with workers on both servers."""
+    """Return a job in the middle of its run, with workers on both servers."""
     running = submit(person, "leaving", ENDLESS)
     wait_for(
         running,
@@ -41,7 +41,7 @@ def job(person: Client, rows: Rows) -> Iterator[Job]:
 
 
 def servers_of(rows: Rows, job: Job) -> set[str]:
-    """Servers of which the job has GPUs, those that its workers still have to clear among them."""
+    """Return the servers on which the job has GPUs, including those that its workers still have to clear."""
     found = rows(
         "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id join "
         "cluster_server s on s.id = g.server_id where a.job_id = %s and a.state <> 'released'",
@@ -51,7 +51,7 @@ def servers_of(rows: Rows, job: Job) -> set[str]:
 
 
 def held_on(rows: Rows, job: Job, server: str) -> int:
-    """GPUs of the server that the job holds."""
+    """Return how many GPUs of the server the job holds."""
     (found,) = rows(
         "select count(*) from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id join "
         "cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held' and s.name = %s",
@@ -73,7 +73,7 @@ def test_a_job_leaves_a_server_before_its_end_without_losing_work(
     try:
         wait_until(lambda: servers_of(rows, job) == {"node-1"}, "it is on the other server alone", seconds=95)
         assert datetime.now(UTC) < end
-        left = processes & set(worker_pids(running_platform, "node-2"))  # warm ones that wait for work
+        left = processes & set(worker_pids(running_platform, "node-2"))  # warm workers that wait for work
         assert len(processes) - len(left) >= workers, "its processes are gone"
         goes_on(job)
         started = rows(

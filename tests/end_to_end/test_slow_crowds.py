@@ -25,7 +25,7 @@ Rows = Callable[..., list[dict[str, Any]]]
 CONNECTIONS = 200
 SECONDS = 120.0
 PAGE_SECONDS = 1.0
-#: What each of them sends at first, before a byte now and then.
+#: The first bytes of each connection, followed by a byte now and then.
 BEGINNINGS = (
     b"POST /agent/v1/enrol HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",
     (
@@ -38,14 +38,14 @@ BEGINNINGS = (
 
 
 class Crowd(threading.Thread):
-    """Slow connections to one listener; whoever is cut off comes again."""
+    """Slow connections to one listener; a disconnected one reconnects."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
         self.address = urlsplit(url).hostname, urlsplit(url).port
         self.ended = threading.Event()
         self.cut_off: Counter[bytes] = Counter()
-        #: Its connections, and which of the beginnings each has.
+        #: Its connections, each with its index of the first bytes.
         self.numbers: dict[socket.socket, int] = {}
 
     def run(self) -> None:
@@ -86,7 +86,7 @@ class Crowd(threading.Thread):
 
     def _dribble(self, connection: socket.socket) -> None:
         if BEGINNINGS[self.numbers[connection] % len(BEGINNINGS)]:
-            # Whoever is cut off finds so at the next look.
+            # A closed connection is found at the next check.
             with suppress(OSError):
                 connection.sendall(b" ")
 

@@ -1,8 +1,8 @@
 """One life cycle on a whole running platform: the only test of `make test` that needs one.
 
 Two agents with one emulated GPU each. Every wait is for a condition, and its limit only detects a hang.
-Nothing depends on how fast the machine is: the job that is rescaled and killed never ends by itself, and the
-promised one has half an hour for a few seconds of work.
+Nothing depends on the machine's speed: the job that is rescaled and killed never completes, and the promised
+one has half an hour for a few seconds of work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A model whose gradients are long for what computing them takes: a slow link is what it waits for."""
+"""A model whose gradients are large compared to the time of computing them, so that it waits for a slow
+link."""
 
 from __future__ import annotations
 
