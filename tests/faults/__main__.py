@@ -1,7 +1,6 @@
 """`python -m tests.faults [--schedules 200] [--seed N] [--record FILE]`: what `make chaos` runs.
 
-Goes on where it was stopped: seeds that are in the record are not run again. Ends with 1 if an invariant
-broke.
+Resumes where it was stopped: seeds in the record are not run again. Ends with 1 if an invariant broke.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tests.faults.run import measure, run_schedule
 from tests.faults.scene import RESERVE_SERVERS, Scene, running_scene
 
 RECORDS = Path("data/chaos")
-#: After so many schedules a platform has logs, rows and a history enough: the next has one of its own.
+#: After this many schedules a platform has enough logs, rows and history; the next schedule gets a new one.
 PER_PLATFORM = 20
 
 
@@ -103,7 +102,7 @@ def _on_one_platform(
     evidence: Path | None,
     say: Callable[[str], None],
 ) -> list[int]:
-    """As many of the seeds as one platform serves: a schedule that broke something is its last."""
+    """Run as many of the seeds as one platform serves; a schedule that broke an invariant is its last."""
     name = uuid.uuid4().hex[:6]
     ran: list[int] = []
     say(f"platform {name} runs")

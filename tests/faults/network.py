@@ -13,13 +13,13 @@ from typing import Self
 
 from faults.injecting import Undo
 
-#: Of the link when it is slow: a point of a small model passes in a second, a large one does not.
+#: Rate of a slow link: a point of a small model passes in a second, a large one does not.
 SLOW = ["rate", "400kbit", "burst", "32kbit", "latency", "500ms"]
 PROGRAMS = ("ip", "tc", "nsenter")
 
 
 class NoNetworksError(RuntimeError):
-    """This machine does not let us make network namespaces."""
+    """This machine does not permit network namespaces."""
 
 
 def run(*command: str) -> None:
@@ -39,7 +39,7 @@ class Networks:
 
     @property
     def gateway(self) -> str:
-        """The machine's own address on the bridge."""
+        """Return the machine's own address on the bridge."""
         return f"{self._prefix}.1"
 
     def address(self, server: str) -> str:
@@ -49,11 +49,11 @@ class Networks:
         return f"{self._bridge}-{server}"
 
     def file(self, server: str) -> str:
-        """The namespace as a file that nsenter takes."""
+        """Return the namespace's file for nsenter."""
         return str(Path("/run/netns", self.namespace(server)))
 
     def __enter__(self) -> Self:
-        """Make them. Raises NoNetworksError; then nothing is left of them."""
+        """Create them. Raises NoNetworksError after removing everything."""
         missing = [program for program in PROGRAMS if shutil.which(program) is None]
         if missing or os.geteuid() != 0:
             raise NoNetworksError(f"without {', '.join(missing) or 'root'} there are no network namespaces")
@@ -70,7 +70,7 @@ class Networks:
 
     def _join(self, server: str, outer: str) -> None:
         name = self.namespace(server)
-        with suppress(NoNetworksError):  # the kernel takes a deleted namespace's link away a moment later
+        with suppress(NoNetworksError):  # the kernel removes a deleted namespace's link a moment later
             run("ip", "link", "delete", outer)
         run("ip", "netns", "add", name)
         run("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -94,11 +94,11 @@ class Networks:
     # --- faults ---------------------------------------------------------------------------------------------
 
     def pairs(self) -> list[str]:
-        """Names of the links between two servers: "node-1 node-2"."""
+        """Return the names of the links between two servers: "node-1 node-2"."""
         return [f"{a} {b}" for n, a in enumerate(self._servers) for b in self._servers[n + 1 :]]
 
     def cut(self, name: str) -> Undo:
-        """Nothing passes between the two servers; both still reach the control plane."""
+        """Block all traffic between the two servers; both still reach the control plane."""
         one, other = name.split()
         ways = [(one, other), (other, one)]
         for here, there in ways:
@@ -112,7 +112,7 @@ class Networks:
         return join
 
     def slow(self, name: str) -> Undo:
-        """What leaves the first of the two servers passes slowly, wherever it goes."""
+        """Slow down all that leaves the first of the two servers, whatever its destination."""
         namespace = self.namespace(name.split()[0])
         run("tc", "-n", namespace, "qdisc", "replace", "dev", "eth0", "root", "tbf", *SLOW)
 

@@ -1,7 +1,7 @@
-"""Defects that are planted in the control plane of a platform that faults befall, to see that they are found.
+"""Defects planted in the control plane of a platform under faults, to verify that they are found.
 
 `python -m tests.faults --plant NAME` has the control plane's processes load `tests.faults.planted_settings`
-instead of the usual settings. Nothing of the platform knows of it.
+instead of the usual settings. The platform itself contains no code for it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from django.apps import AppConfig
 
 VARIABLE = "PUNCTUAL_PLANTED_DEFECT"
-#: By how much a silence seems longer than it is.
+#: The factor by which silences appear longer.
 FENCE_FACTOR = 3.0
 
 
 def environment(name: str) -> dict[str, str]:
-    """What the control plane's processes need in their environment for this defect; empty for none."""
+    """Return the environment variables of the control plane's processes for this defect; empty for none."""
     if not name:
         return {}
     return {VARIABLE: name, "DJANGO_SETTINGS_MODULE": "tests.faults.planted_settings"}
 
 
 class PlantedDefect(AppConfig):
-    """Puts the defect that the environment names into a process, once all models are there."""
+    """Installs the defect that the environment names in a process, once all models are loaded."""
 
     name = "tests.faults"
     label = "planted_defect"
@@ -36,7 +36,7 @@ class PlantedDefect(AppConfig):
 
 
 def _charge_no_pause() -> None:
-    """Promises keep nothing for a change of GPUs, nor for the restart after a lost server."""
+    """Make promises keep no slack for a change of GPUs, nor for the restart after a lost server."""
     from scheduling.core.question.curves import curve_from_measurements
     from scheduling.services.generations import failure_charges
     from scheduling.services.snapshots import jobs_of_pool, planner_settings
@@ -60,7 +60,7 @@ def _charge_no_pause() -> None:
 
 
 def _fence_too_early() -> None:
-    """Leases are looked at as if silences were longer: a server is given up while its agent's lease holds."""
+    """Check leases as if silences were longer, so that a server is given up while its agent's lease holds."""
     from cluster.models import Agent
 
     silent_seconds = Agent.silent_seconds
@@ -71,7 +71,7 @@ def _fence_too_early() -> None:
     setattr(Agent, "silent_seconds", longer)  # noqa: B010 - mypy lets no method be assigned
 
 
-#: Each by its name on the command line.
+#: The defects by their names on the command line.
 DEFECTS: dict[str, Callable[[], None]] = {
     "no-pause-charged": _charge_no_pause,
     "short-fence": _fence_too_early,

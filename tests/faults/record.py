@@ -1,4 +1,4 @@
-"""The record of all schedules, a line of JSON for each seed, and the report that is made of it."""
+"""The record of all schedules, a line of JSON for each seed, and the report made from it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ COLUMNS = 110
 
 @dataclass
 class Entry:
-    """What one schedule came to. ``kept``: where what is known of it lies, if something broke.
+    """The result of one schedule. ``kept``: the folder of its evidence, if an invariant broke.
 
-    ``platform``: one platform serves several schedules one after another; which, and as its how-manieth.
+    ``platform``: the platform that ran it, and its ordinal there, since one platform runs several schedules.
     """
 
     seed: int
@@ -46,14 +46,14 @@ class Entry:
 
 
 def append(record: Path, entry: Entry) -> None:
-    """Add a line; what was there stays."""
+    """Append a line; existing lines stay."""
     record.parent.mkdir(parents=True, exist_ok=True)
     with record.open("a", encoding="utf-8") as file:
         file.write(entry.to_line() + "\n")
 
 
 def read(record: Path) -> list[Entry]:
-    """All that was done, the last entry of each seed. A line that was cut off by an interruption is none."""
+    """Return the last entry of each seed. A line truncated by an interruption is ignored."""
     if not record.exists():
         return []
     found: dict[int, Entry] = {}
@@ -67,13 +67,13 @@ def read(record: Path) -> list[Entry]:
 
 
 def to_do(entries: Sequence[Entry], first_seed: int, schedules: int, seconds: float) -> list[int]:
-    """Seeds that were not carried out yet at that length."""
+    """Return the seeds without a run of that length."""
     done = {entry.seed for entry in entries if entry.seconds == seconds}
     return [seed for seed in range(first_seed, first_seed + schedules) if seed not in done]
 
 
 def write_report(file: Path) -> Path:
-    """Write the report of all that is in a record beside it; returns where."""
+    """Write the report of a record beside it; return its path."""
     page = file.with_suffix(".md")
     page.write_text("\n".join([*report(read(file)), ""]), encoding="utf-8")
     return page
@@ -86,8 +86,8 @@ _COLUMNS = (
 
 
 def report(entries: Sequence[Entry]) -> list[str]:
-    """The report as a page with a row for every seed. "covered": by the reserve for a job that lived through
-    the whole schedule. "least left": seconds from the end of a covered job to its deadline."""
+    """Return the report as a page with a row for every seed. "covered": by the reserve for a job that lived
+    through the whole schedule. "least left": seconds from the end of a covered job to its deadline."""
     broken = [entry for entry in entries if entry.violations]
     done = (
         f"{len(entries)} schedules, {sum(e.carried_out for e in entries)} faults carried out, "

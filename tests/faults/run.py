@@ -1,4 +1,4 @@
-"""One schedule on a running platform: jobs, faults, calm, and what has to hold."""
+"""One schedule on a running platform: jobs, faults, recovery to calm, and the invariants."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tests.faults.scene import Scene
 from tests.faults.works import CHECKPOINT_SECONDS, Submitter, submit, works
 from tests.plugins.running_platform import QUICK_PERIODS
 
-#: The least that a promise of these jobs keeps for one lost server
-#: (scheduling/services/generations/failure_charges.py): fence, margin and a look at the leases; work since
-#: the last checkpoint; two slots and a pause.
+#: The least slack that a promise of these jobs keeps for one lost server
+#: (scheduling/services/generations/failure_charges.py): fence, margin and a lease check; work since the last
+#: checkpoint; two slots and a pause.
 CHARGE = Charge(
     fence_seconds=float(QUICK_PERIODS["FENCE_SECONDS"]) + float(QUICK_PERIODS["FENCE_MARGIN_SECONDS"]) + 2.0,
     lost_seconds=CHECKPOINT_SECONDS,
     start_seconds=2 * float(QUICK_PERIODS["SLOT_SECONDS"]) + 10.0,
 )
-#: How long all may take to be calm after the last fault: jobs end, servers are up, processes run.
+#: The longest time until calm after the last fault: jobs end, servers are up, processes run.
 CALM_SECONDS = 240.0
 LOOK_SECONDS = 0.5
 
@@ -42,7 +42,7 @@ _SERVERS = "select name, state from cluster_server where state <> 'up'"
 
 
 def measure(scene: Scene) -> float:
-    """Have the function measured while all is calm; its iterations a second at two GPUs."""
+    """Have the function measured without faults; return its iterations a second on two GPUs."""
     job = submit(scene, "first", 10, None, 0)
     job.wait(timeout_seconds=300)
     rates = {int(level["gpus"]): float(level["iterations_per_second"]) for level in job.curve()["levels"]}
@@ -50,7 +50,7 @@ def measure(scene: Scene) -> float:
 
 
 def drawn(scene: Scene, seed: int, seconds: float) -> list[Fault]:
-    """The schedule of a seed for this platform."""
+    """Return the schedule of a seed for this platform."""
     targets, servers = scene.means.targets(), scene.means.servers()
     everything = schedule(seed, seconds, targets, scene.means.clocks, servers)
     return within_reserve(seed, seconds, everything, [*targets, *servers], scene.reserve_servers, CHARGE)
@@ -65,7 +65,7 @@ def run_schedule(
     evidence_folder: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Entry:
-    """Carry out one schedule and judge it. What is known of it is kept if something broke."""
+    """Run one schedule and judge it. The evidence is kept if an invariant broke."""
     began = time.monotonic()
     faults = drawn(scene, seed, seconds)
     jobs, refused = Submitter(scene, works(seed, seconds), speed), []
@@ -111,8 +111,8 @@ def run_schedule(
 
 
 def wait_for_calm(scene: Scene, jobs: Sequence[str], seconds: float = CALM_SECONDS) -> list[Violation]:
-    """Wait until jobs have ended, all processes run, all servers are up and no GPU is held. What is missing
-    after ``seconds`` is a violation."""
+    """Wait until jobs have ended, all processes run, all servers are up and no GPU is held. Return what is
+    missing after ``seconds`` as violations."""
     ends_at = time.monotonic() + seconds
     while missing := _missing(scene, jobs):
         if time.monotonic() > ends_at:
@@ -149,7 +149,7 @@ def _restarts(scene: Scene) -> dict[str, int]:
 def ended_by_themselves(
     before: Mapping[str, int], after: Mapping[str, int], deeds: Sequence[Deed]
 ) -> list[Violation]:
-    """Processes that their supervisor started again more often than they were killed."""
+    """Return violations for processes that their supervisor restarted more often than they were killed."""
     killed = Counter(
         deed.fault.target.name
         for deed in deeds
@@ -167,9 +167,9 @@ def ended_by_themselves(
 
 @dataclass(frozen=True)
 class Judged:
-    """What came of the promises of a schedule. ``broken``: of those that the reserve covers, of which there
-    were ``covered``. ``beyond``: broken by more than it covers. ``left_seconds``: the least time that a
-    covered job had left when it was done, negative after its deadline; None without one."""
+    """The outcome of a schedule's promises. ``broken``: broken ones among the ``covered`` that the reserve
+    covers. ``beyond``: those broken by more than it covers. ``left_seconds``: the least time that a covered
+    job had left when it was done, negative after its deadline; None without any."""
 
     broken: list[Violation]
     beyond: int
@@ -204,7 +204,7 @@ def _told(row: Mapping[str, Any], lived: Sequence[Fault]) -> str:
 
 
 def faults_in_the_life_of(job: Mapping[str, Any], deeds: Sequence[Deed]) -> list[Fault]:
-    """The faults that were there while a job was: all, where the clocks jumped that its times are by."""
+    """Return the faults during a job's life, or all faults if the clocks that its times are by jumped."""
     jumped = any(deed.fault.kind is Kind.JUMP and not deed.fault.target.server for deed in deeds)
     return [
         deed.fault
@@ -219,7 +219,7 @@ def _in_the_life(job: Mapping[str, Any], begun_at: datetime, ended_at: datetime 
 
 
 class _Looking:
-    """Looks at the rows again and again while faults befall the platform: what must hold at every moment."""
+    """Polls the rows during the faults for what must hold at every moment."""
 
     def __init__(self, scene: Scene, jobs: Submitter, seen: set[Violation], times_hold: bool) -> None:
         self._scene, self._jobs, self._seen, self._times_hold = scene, jobs, seen, times_hold

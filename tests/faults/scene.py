@@ -1,7 +1,7 @@
-"""The platform that faults befall: three agents with two emulated slots each, and a reserve of one server.
+"""The platform under faults: three agents with two emulated slots each, and a reserve of one server.
 
-Where the machine allows it each agent has a network namespace with an address of its own and a small disk of
-its own. All that an agent sends to the control plane goes through proxies.
+If the machine permits it, each agent has a network namespace with its own address, and its own small disk.
+All messages of an agent to the control plane go through proxies.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ SLOTS = 2
 RESERVE_SERVERS = 1
 MEBIBYTE = 1024**2
 WORKER_BYTES = 1536 * MEBIBYTE
-#: What an agent keeps on its disk here takes a tenth of it.
+#: An agent's files here take a tenth of it.
 DISK_BYTES = 512 * MEBIBYTE
 PROJECT_NAME = "faults"
-#: Processes of the control plane, each of which might run on a host with a clock of its own; and those that
-#: are there beside them, and whose clock jumps with all others' alone.
+#: Processes of the control plane that could run on hosts with their own clocks; then those beside them whose
+#: clock jumps only together with all others'.
 CLOCKED = ("web", "agent-api", "celery-planner", "celery-control", "celery-long", "beat")
 ONE_HOST = (*CLOCKED, "streams", "postgresql", "valkey")
 
 
 @dataclass
 class Scene:
-    """The running platform, its user, and the means by which faults are carried out on it."""
+    """The running platform, its user, and the means of injecting faults."""
 
     platform: Platform
     client: Client
     means: Means
-    #: What this machine does not allow, in words.
+    #: What this machine does not permit, in words.
     without: list[str]
     reserve_servers: int = 0
-    #: The defect that was planted in it; empty for none.
+    #: The planted defect; empty for none.
     planted: str = ""
 
     def rows(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
-        """Read the platform's database as nobody else can."""
+        """Read the platform's database directly."""
         return reader(self.platform.database_url)(sql, *parameters)
 
 
@@ -73,9 +73,9 @@ def running_scene(
     reserve_servers: int = RESERVE_SERVERS,
     planted: str = "",
 ) -> Iterator[Scene]:
-    """Start it; stop it and take everything away at the end. ``planted``: a defect of the control plane.
+    """Start the platform; stop and remove everything at the end. ``planted``: a defect of the control plane.
 
-    Raises NoClocksError where clocks are asked for and cannot be turned.
+    Raises NoClocksError if clock faults are requested but impossible.
     """
     data = Path(tempfile.mkdtemp(prefix="punctual-faults-"))
     copy_migrated_cluster(data)
@@ -141,7 +141,7 @@ def _networks(stack: ExitStack, without: list[str]) -> Networks | None:
 
 
 def _disks(stack: ExitStack, data: Path, without: list[str]) -> dict[str, Path]:
-    """A disk of a bounded size for each agent's folder."""
+    """Make a disk of bounded size for each agent's folder."""
     (data / "agents").mkdir()
     (data / "agents").chmod(0o711)
     disks = {}
@@ -161,7 +161,7 @@ def _disks(stack: ExitStack, data: Path, without: list[str]) -> dict[str, Path]:
 
 
 def _clocks(stack: ExitStack) -> Clocks:
-    """Readable for every user that processes run as, unlike the platform's own folder."""
+    """Return clocks in a folder that every user can enter, unlike the platform's own."""
     library = find_library()
     folder = Path(tempfile.mkdtemp(prefix="punctual-clocks-"))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -174,7 +174,7 @@ def _clocked(clocks: Clocks) -> dict[str, dict[str, str]]:
 
 
 def _turns(clocks: Clocks) -> dict[Target, Callable[[float], Undo]]:
-    """By what is turned together: an agent's clock, that of one process, that of the whole control plane."""
+    """Return the clocks by what they apply to: an agent, one process, the whole control plane."""
     together: dict[Target, Sequence[str]] = {
         Target(Part.CLOCK, f"agent-{server}", server): (f"agent-{server}",) for server in SERVERS
     }
@@ -207,15 +207,15 @@ def _user(platform: Platform) -> Client:
 
 
 def upload(client: Client) -> None:
-    """Store the functions that are trained while faults befall the platform."""
+    """Store the functions that are trained under faults."""
     client.projects.create(PROJECT_NAME)
     for name in ("steps", "glutton"):
         client.functions.upload(FUNCTIONS / f"{name}.py", project=PROJECT_NAME)
 
 
 def _glutton(client: Client) -> Undo:
-    """A job whose worker takes memory until it is ended for it. On a thread of its own: who asks while
-    other faults last may wait for their end."""
+    """Submit a job whose worker takes memory until it is killed. Runs in its own thread, since a request
+    during other faults may wait for their end."""
 
     def submit() -> None:
         with suppress(PunctualError):

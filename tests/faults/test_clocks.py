@@ -1,4 +1,4 @@
-"""Clocks jump where there is a library by which they can, and it is said why where there is none."""
+"""Clocks jump if a library permits it, and without one the reason is reported."""
 
 from __future__ import annotations
 

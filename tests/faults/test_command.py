@@ -1,4 +1,4 @@
-"""`manage.py chaos`: nothing is done without the cluster's name, and errors say what would be right."""
+"""`manage.py chaos`: no fault without the cluster's name, and errors that name the right usage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def platform(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A platform of one process and one cluster, that is always calm."""
+    """A platform of one process and one cluster, which is always calm."""
     own = Process.of(child.pid)
     assert own is not None
     found = {WEB: Found(WEB, (own,), (own,))}

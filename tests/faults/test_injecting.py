@@ -1,4 +1,4 @@
-"""Faults are carried out on the processes that they name, and undone whatever happens."""
+"""Faults act on the processes that they name, and are always undone."""
 
 from __future__ import annotations
 

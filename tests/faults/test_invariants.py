@@ -1,4 +1,4 @@
-"""What the invariants call a violation, and what not."""
+"""Which events the invariants count as violations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A planted defect is one: what it replaces is there, and is what the control plane uses."""
+"""A planted defect takes effect: the function that it replaces exists and the control plane uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy between an agent and the control plane: messages pass whole, twice, late or not at all."""
+"""The proxy between an agent and the control plane: messages arrive whole, twice, late or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from faults.proxy import PASSES, Behaviour, Proxy
 
 
 class Upstream(ThreadingHTTPServer):
-    """Remembers what it was sent, in order, and answers with it."""
+    """Records the messages that it receives, in order, and answers with them."""
 
     daemon_threads = True
 

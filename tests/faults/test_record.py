@@ -1,4 +1,4 @@
-"""The record goes on where it was stopped, and the report has every seed."""
+"""The record resumes where it was stopped, and the report has every seed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Schedules of faults follow from their seed alone, and end in time; what the reserve covers is counted
-right."""
+"""Schedules of faults follow from their seed alone and end in time; coverage by the reserve is computed
+correctly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_fault_ends_within_the_schedule(seed, seconds, processes):
 @given(seeds, lengths, st.lists(targets, min_size=1, max_size=3))
 @example(74, 1.0, [Target(part, "one") for part in (Part.AGENT, Part.LAUNCHER, Part.NURSERY)])
 def test_two_faults_never_overlap_on_one_target(seed, seconds, processes):
-    """A process that is continued by one of two who froze it would hide the other."""
+    """The end of one freeze of a process would undo the other."""
     ends: dict[Target, float] = {}
     for fault in schedule(seed, seconds, processes):
         assert fault.at_seconds >= ends.get(fault.target, 0.0) - 1e-3

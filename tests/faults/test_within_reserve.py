@@ -1,4 +1,4 @@
-"""Most schedules are covered by the reserve, so that a broken promise proves something; the others have all
+"""The reserve covers most schedules, so that a broken promise is conclusive; the others have all kinds of
 faults."""
 
 from __future__ import annotations

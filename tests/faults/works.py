@@ -1,4 +1,4 @@
-"""The jobs that are submitted while faults befall the platform."""
+"""The jobs submitted under faults."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.faults.scene import PROJECT_NAME, Scene
 
 BATCH_SIZE = 16
 CHECKPOINT_SECONDS = 5.0
-#: Beyond what it trains a job with a deadline is given this long: the reserve's slack and a start.
+#: Time that a deadline leaves beyond training: the reserve's slack and a start.
 SPARE_SECONDS = (120.0, 180.0)
-#: Of a deadline that no job meets: what is offered instead is the earliest that the platform can promise.
+#: A deadline that no job meets, so that the offer is the earliest one that the platform can promise.
 IMPOSSIBLE_SECONDS = 1.0
 VERDICT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Work:
-    """One job of a schedule. ``at_seconds``: when it is submitted; None: it is promised the earliest deadline
-    that there is before any fault. ``spare_seconds``: beside twice what it trains at two GPUs' speed; None:
-    no deadline of its own."""
+    """One job of a schedule. ``at_seconds``: when it is submitted; None: before any fault, with the earliest
+    possible deadline. ``spare_seconds``: time beyond twice its training on two GPUs; None: no deadline of its
+    own."""
 
     at_seconds: float | None
     seconds: float
@@ -34,13 +34,14 @@ class Work:
     seed: int
 
     def iterations(self, speed: float) -> int:
-        """Of a few lengths, so that there are jobs with the same samples to compare."""
+        """Return one of a few lengths, so that jobs with the same samples can be compared."""
         return max(20, round(self.seconds * speed / 20) * 20)
 
 
 def works(seed: int, seconds: float) -> list[Work]:
-    """A job whose promise has no more time than the platform must give it, and which lives through most of
-    the schedule; one without a deadline; one that is submitted in the midst, with time to spare."""
+    """Return the jobs: one whose promise has only the time that the platform must give it and which lives
+    through most of the schedule, one without a deadline, and one submitted in the middle with time to
+    spare."""
     chance = random.Random(f"jobs {seed}")
     tight = Work(None, chance.uniform(0.7, 1.0) * seconds, None, chance.randrange(4))
     free = Work(0.0, chance.uniform(0.4, 0.7) * seconds, None, chance.randrange(4))
@@ -54,9 +55,9 @@ def works(seed: int, seconds: float) -> list[Work]:
 
 
 def submit_tight(scene: Scene, work: Work, speed: float, name: str) -> Job:
-    """Have the job promised the earliest deadline that the platform offers.
+    """Submit the job with the earliest deadline that the platform offers.
 
-    Raises NoOfferError where none is offered though all is calm.
+    Raises NoOfferError if none is offered although no fault is active.
     """
     asked = submit(scene, name, work.iterations(speed), IMPOSSIBLE_SECONDS, work.seed)
     asked.wait_for_verdict(timeout_seconds=VERDICT_SECONDS)
@@ -73,14 +74,14 @@ def submit(scene: Scene, name: str, iterations: int, deadline: float | None, see
 
 
 class NoOfferError(RuntimeError):
-    """The platform is calm and offers no deadline."""
+    """The platform offers no deadline although no fault is active."""
 
 
 class Submitter(threading.Thread):
-    """Submits the jobs of a schedule at their times, whatever befalls the web server."""
+    """Submits the jobs of a schedule at their times, whatever the state of the web server."""
 
     def __init__(self, scene: Scene, planned: Sequence[Work], speed: float) -> None:
-        """Submit those that are there before the first fault."""
+        """Submit those that precede the first fault."""
         super().__init__(name="submitter", daemon=True)
         self._scene, self._planned, self._speed = scene, planned, speed
         self.ids: list[str] = []

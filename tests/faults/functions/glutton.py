@@ -1,4 +1,4 @@
-"""A function that takes memory until it is ended for it."""
+"""A function that takes memory until it is killed."""
 
 from __future__ import annotations
 

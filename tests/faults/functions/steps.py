@@ -1,4 +1,4 @@
-"""A line fitted to points, which says when it began each iteration, by a clock that all processes of the
+"""A line fitted to points, which prints when it began each iteration, by a clock that all processes of the
 machine share."""
 
 from __future__ import annotations
