@@ -1,4 +1,4 @@
-"""What a demo says at its end about servers that were lent, used and returned."""
+"""A demo's closing report about lent, used and returned servers."""
 
 from __future__ import annotations
 

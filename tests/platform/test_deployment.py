@@ -1,4 +1,4 @@
-"""Django's own check of a deployment finds nothing, apart from two choices that are the site's."""
+"""Django's deployment check has no finding, apart from two choices that are left to the site."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from config.public_addresses import with_host_of
 from launch.folders import PROJECT
 from punctual.protocol.staged import STAGED
 
-#: Whether subdomains speak HTTPS too, and whether browsers should know before the first visit.
+#: Whether subdomains use HTTPS too, and whether browsers should preload this.
 CHOICES_OF_THE_SITE = {"security.W005", "security.W021"}
 
 
@@ -49,8 +49,8 @@ print(json.dumps({
 @pytest.mark.parametrize(
     ("https", "session", "csrf"),
     [
-        # The prefix: a browser takes it from this host alone, over TLS, for the whole host. A link from
-        # elsewhere may then lead into the dashboard.
+        # The prefix: a browser accepts the cookie only from this host, over TLS, for the whole host. A link
+        # from elsewhere may then lead into the dashboard.
         (
             "true",
             ["__Host-sessionid", True, True, "Lax", "/", None],
@@ -129,7 +129,7 @@ def test_each_process_accepts_the_host_of_its_example_address(module, address):
 
 
 def test_the_build_context_contains_every_copied_folder():
-    """The list of what a build may see forgets new rooms easily."""
+    """New packages are easily forgotten in the list of the build context."""
     seen = [
         line.removeprefix("!")
         for line in (PROJECT / ".dockerignore").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What is written down about running Punctual agrees with the code."""
+"""Documents and configuration of running Punctual agree with the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGES = sorted(
 )
 COLUMNS = 110
 RECORDS = sorted(path for path in (PROJECT / "docs" / "decisions").glob("[0-9]*.md"))
-#: Of a decision record; more would be two decisions, or history.
+#: Words of a decision record; more would be two decisions, or history.
 MOST_WORDS = 400
 
 
@@ -118,7 +118,7 @@ def test_every_make_target_of_the_readme_exists():
 
 
 def _too_long(page: Path) -> list[str]:
-    """Lines of prose that are too wide. Tables, commands and addresses cannot be broken."""
+    """Return lines of prose that are too wide. Tables, commands and addresses cannot be broken."""
     long, fenced = [], False
     for number, line in enumerate(page.read_text().splitlines(), start=1):
         fenced ^= line.lstrip().startswith("```")
@@ -162,7 +162,7 @@ def test_every_named_decision_exists() -> None:
 
 
 def test_links_between_pages_have_a_target() -> None:
-    """Files, and headings of files, of all pages."""
+    """Checks files and headings in links of all pages."""
     link = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
     broken = []
     for page in PAGES:
@@ -175,6 +175,6 @@ def test_links_between_pages_have_a_target() -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Names of a page's headings as GitHub makes them."""
+    """Return the anchors of a page's headings as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""The PostgreSQL of our own survives crashes, and refuses data that it would spoil."""
+"""The embedded PostgreSQL survives crashes, and refuses data that it would damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    # Not pytest's folder: its path may be too long for a socket, and others may not enter it.
+    # Not pytest's folder: its path may be too long for a socket, and other users may not enter it.
     made = Path(tempfile.mkdtemp(prefix="punctual-pg-"))
     made.chmod(0o711)
     yield made
@@ -61,14 +61,14 @@ def serving(server: EmbeddedPostgres, folder: Path) -> Iterator[ManagedProcess]:
 
 
 def is_the_log_writer(process: psutil.Process) -> bool:
-    """Whether it is; those that end at this moment are not."""
+    """Return whether the process is the log writer; one that is ending is not."""
     with suppress(psutil.Error):
         return "walwriter" in " ".join(process.cmdline())
     return False
 
 
 def test_committed_data_survive_a_kill_and_a_stale_pid_file(folder):
-    """Whoever has the number of that file by now is no server."""
+    """The process that has the server's number by now is not a server."""
     server = server_in(folder)
     with serving(server, folder) as process:
         with pytest.raises(LaunchError, match="already serves"):
@@ -97,7 +97,8 @@ def read_kept(server: EmbeddedPostgres) -> tuple[object, ...] | None:
 
 
 def test_a_killed_server_restarts_though_a_child_of_it_is_frozen(folder):
-    """One that is frozen stands for one that does not look: the next server would refuse while it lives."""
+    """A frozen child stands for one that does not notice the death: the next server would refuse to start
+    while it lives."""
     server = server_in(folder)
     with serving(server, folder) as process:
         assert process.pid is not None

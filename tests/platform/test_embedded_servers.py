@@ -1,4 +1,4 @@
-"""The servers that tests run on are real and our own."""
+"""The servers of the tests are real and private."""
 
 from __future__ import annotations
 

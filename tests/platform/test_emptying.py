@@ -1,4 +1,4 @@
-"""Between two tests that commit, the database is as new."""
+"""Between two tests that commit, the database is reset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example language model is deployed once in the life of the data, when its job is completed."""
+"""The example language model is deployed once in the life of the data, when its job has completed."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def test_only_a_submitted_example_is_deployed_and_once(tmp_path: Path) -> None:
     folders.example_deployed.write_text("deleted since\n")
     assert submitted_job(folders) is None
     folders.example_deployed.unlink()
-    folders.examples_submitted.write_text("")  # of data that an older version submitted to
+    folders.examples_submitted.write_text("")  # from data of an older version
     assert submitted_job(folders) is None

@@ -1,4 +1,4 @@
-"""Whoever knows a paper finds each of its steps by searching for the term."""
+"""Each step of a paper can be found by searching for its term."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| ([^|]+) \| (?:ElasticFlow|Lyra) [^|]+ \| `([^`]+\.py)`: `(\w+)` \|$", re.MULTILINE)
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 STEPS = ROW.findall(GLOSSARY)
-#: The rooms in which the papers are.
+#: The packages that implement the papers.
 ROOMS = ("scheduling/core", "lending")
-#: In so many openings whoever searches looks within a minute.
+#: A reader checks this many opening paragraphs within a minute.
 MOST_OPENINGS = 10
 
 
@@ -27,7 +27,7 @@ OPENINGS = {path: first_paragraph(path) for room in ROOMS for path in (ROOT / ro
 
 
 def test_each_row_of_the_table_is_read() -> None:
-    """A row that `ROW` does not match would be looked up by no test."""
+    """A row that `ROW` does not match would not be checked."""
     table = GLOSSARY.partition("| step | paper | where |\n|---|---|---|\n")[2].partition("\n\n")[0]
     rows = table.strip().splitlines()
     assert rows
@@ -47,7 +47,7 @@ SYSTEMS = (
     "MoESys",
     "adaptive gating",
 )
-#: Fewer rows would leave an algorithm of a paper out.
+#: With fewer rows an algorithm of a paper would be missing.
 LEAST_STEPS = 5
 
 

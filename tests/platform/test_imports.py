@@ -1,4 +1,4 @@
-"""What each process of the platform loads when it starts: nothing that it does not compute with."""
+"""What each process of the platform loads at its start: only modules that it needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVER = {"django", "celery"}
 COMPUTING = ARRAYS | COMPILERS | TRAINING
 
 CELERY = "from config.celery import app; app.loader.import_default_modules(); app.finalize()"
-#: What a process imports, and what it must not have loaded by then.
+#: What a process imports, and what must not be loaded by then.
 PROCESSES: dict[str, tuple[str, set[str]]] = {
     "web": ("import config.wsgi", COMPUTING),
     "agent-api": ("import config.wsgi_agents", COMPUTING | PAGES),
@@ -48,13 +48,13 @@ PROCESSES: dict[str, tuple[str, set[str]]] = {
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a new process of one kind has once it has started: modules, and Celery tasks of ours."""
+    """The modules, and our Celery tasks, in a new process of one kind after its start."""
 
     modules: frozenset[str]
     tasks: frozenset[str]
 
 
-#: Forks a process for each kind from one that has imported no more than that kind imports first.
+#: Forks a process for each kind from one that has imported only what that kind imports first.
 SCRIPT = """
 import json, os, sys
 common, kinds = json.loads(sys.argv[1])

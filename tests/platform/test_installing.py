@@ -1,5 +1,5 @@
-"""Setting up the environment: pip's configuration reaches uv, and old interpreters are told what is
-needed."""
+"""Setting up the environment: pip's configuration reaches uv, and old interpreters get an error that names
+the needed one."""
 
 from __future__ import annotations
 

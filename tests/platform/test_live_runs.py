@@ -1,4 +1,4 @@
-"""`make test-live` runs a failed test once more, alone, and never forgets one that passed only then."""
+"""`make test-live` runs a failed test once more, alone, and records one that passed only then."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_is_not_live():
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small project with the same marker, whose flaky tests are counted in a file of its own."""
+    """A small project with the same marker and its own record of flaky tests."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = live: a\n    slow: b\n    images: c\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE")

@@ -1,4 +1,4 @@
-"""A request that is too long, or none at all, is answered by a problem document like any other."""
+"""A request that is too long or malformed is answered by a problem document like any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a start has to apply migrations is read from the database, without Django."""
+"""Whether a start must apply migrations is read from the database, without Django."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that people see look like what they are."""
+"""Names cannot look like other names."""
 
 from __future__ import annotations
 

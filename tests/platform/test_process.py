@@ -1,4 +1,4 @@
-"""A process of the platform is kept running, and nothing of it is left behind."""
+"""A process of the platform is kept running, and its children end with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from launch.settings import PlatformSettings
 from launch.supervisor import Supervisor
 from launch.waiting import wait_until
 
-#: Starts a child of its own, writes both ids, waits.
+#: Starts a child, writes both ids, waits.
 WITH_CHILD = """
 import os, pathlib, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
@@ -73,7 +73,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 class Clock:
-    """The time that `launch.process` reads, turned by hand."""
+    """The time that `launch.process` reads, set by hand."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -225,7 +225,7 @@ def test_a_process_without_a_heartbeat_is_killed_and_restarted(
     assert is_gone(first)
 
 
-#: Says whenever it is told to hang up; ends in good order.
+#: Writes to its file at SIGHUP, and ends cleanly.
 SERVER = """
 import pathlib, signal, sys, time
 said = pathlib.Path(sys.argv[1])
@@ -239,7 +239,7 @@ while True:
 def supervisor_of(
     tmp_path: Path, compiler: str, is_ready: Callable[[], bool] = lambda: True, **processes: ManagedProcess
 ) -> Supervisor:
-    """A supervisor that has started with the compiler still at work."""
+    """Return a supervisor that has started while the compiler is still running."""
     (tmp_path / "run").mkdir()
     supervisor = Supervisor(PlatformSettings(data=tmp_path), Progress())
     supervisor._processes.update({name.replace("_", "-"): process for name, process in processes.items()})

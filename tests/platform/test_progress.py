@@ -1,4 +1,4 @@
-"""What the supervisor prints never stops it, whatever becomes of those who read it."""
+"""The supervisor's output never stops it, whatever happens to its readers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_reader_that_closes_the_pipe_stops_no_process(pipe: tuple[int, int]) -
     with progress.step("PostgreSQL"):
         os.close(read)
     progress.say("Punctual runs")
-    output.close()  # as at the exit: nothing that is left over fails there
+    output.close()  # as at the exit: no later write fails there
 
 
 def test_closing_the_terminal_stops_no_process() -> None:

@@ -1,4 +1,4 @@
-"""Callers who are slow, many or without a credential keep nobody else waiting, at any server."""
+"""Callers that are slow, many or without a credential delay no other caller, at any server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def served(application: Any) -> Iterator[str]:
 
 @contextmanager
 def serving(application: Any) -> Iterator[tuple[str, uvicorn.Server]]:
-    """The application behind the front and the protocol of production, on a port of its own."""
+    """Serve the application behind production's front and protocol, on a port of its own."""
     front = Front(application, threads=1, anonymous_threads=1)
     server = uvicorn.Server(uvicorn.Config(front, **SERVER_OPTIONS, log_config=None))
     listener = socket.create_server(("127.0.0.1", 0))

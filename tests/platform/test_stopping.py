@@ -1,4 +1,4 @@
-"""Ctrl-C names the promises that it breaks and asks once, at a terminal; nothing else asks."""
+"""Ctrl-C at a terminal lists the promises that it breaks and asks once; nothing else asks."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ CTRL_C = "\x03"
 
 
 class Terminal:
-    """A process in the foreground of a terminal of its own, or without one."""
+    """A foreground process in its own terminal, or one without a terminal."""
 
     def __init__(self, promises: str, *, at_terminal: bool = True, hang_ups: bool = True) -> None:
         self._main, terminal = pty.openpty()
         self._seen = ""
 
         def take_terminal() -> None:
-            # Whatever the tests were started under.
+            # Independent of how the tests were started.
             signal.signal(signal.SIGHUP, signal.SIG_DFL if hang_ups else signal.SIG_IGN)
             os.setsid()
             fcntl.ioctl(terminal, termios.TIOCSCTTY)

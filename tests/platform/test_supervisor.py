@@ -1,4 +1,5 @@
-"""The supervisor of `make run`, on real servers: it starts, restarts, stops and goes on with what was there.
+"""The supervisor of `make run` with real servers: it starts, restarts, stops and resumes with the existing
+data.
 
 The tests share one platform without node agents and run in the order in which they stand.
 """
@@ -68,7 +69,8 @@ _tokens: dict[str, str] = {}
 
 
 def api_answers(platform: Platform) -> bool:
-    """Whether web server, database and log-in work. The token is kept: attempts to log in are throttled."""
+    """Return whether web server, database and log-in work. The token is reused, since log-in attempts are
+    throttled."""
     name, password = platform.demo_login
     try:
         with httpx.Client(base_url=f"{platform.web_url}/api/v1/", timeout=5, trust_env=False) as client:
@@ -92,7 +94,7 @@ def everything_of(platform: Platform) -> list[psutil.Process]:
 
 def test_a_taken_port_is_avoided_and_the_demo_user_can_log_in(platform):
     assert not platform.web_url.endswith(f":{FIRST_PORT}")
-    # Its first answers may take a busy machine longer than one attempt waits.
+    # The first answers of a busy machine may take longer than one attempt waits.
     wait_for(lambda: api_answers(platform))
 
 
@@ -129,7 +131,7 @@ def test_killed_processes_restart_and_leave_no_orphans(platform, name):
 
 
 def pool_of(platform: Platform) -> list[int]:
-    """Children of the control queue's worker that can work."""
+    """Return the usable children of the control queue's worker."""
     try:
         return [
             pid
@@ -142,7 +144,8 @@ def pool_of(platform: Platform) -> list[int]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_frozen_child_of_a_celery_worker_is_replaced(platform, number):
-    """By its parent, or, where that does not, with its parent: the pool is whole again and works."""
+    """By its parent or, if that fails, together with its parent: afterwards the pool is complete and
+    works."""
     wait_for(lambda: len(pool_of(platform)) == 2)
     lost = pool_of(platform)[0]
     os.kill(lost, number)
