@@ -31,7 +31,7 @@ def runner_of(
     curriculum: Curriculum | None = None,
     clip_norm: float | None = None,
 ) -> IterationRunner:
-    """What runs the function's iterations on all ranks of this process group."""
+    """Return the runner of the function's iterations on all ranks of this process group."""
     parts = build_parts(function, CPU, seed)
     dataset = build_dataset(function, seed)
     plan = RuntimePlan.from_message(runtime_plan(*synchronisers, family=family))

@@ -1,4 +1,4 @@
-"""Ports that are handed out belong to one process, and nobody listens on them."""
+"""Each process gets its own ports, and no port that is in use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ input()
 
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Callable[[], int]]:
-    """Starts as another process would."""
+    """Start as another process would."""
 
     def begin() -> Callable[[], int]:
         monkeypatch.setattr(local_ports, "_own_ports", local_ports._ports())

@@ -1,4 +1,4 @@
-"""Workers of a local agent: their last words count, and one is not taken for another."""
+"""Workers of a local agent: their last messages count, and workers are not confused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def worker(tmp_path: Path) -> LocalWorker:
 
 
 def connected(worker: LocalWorker) -> socket.socket:
-    """A worker's connection, of which the first message was read."""
+    """Return a worker's connection after its first message."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(str(worker.box / "agent.sock"))
     say(connection, {"phase": "profiling"})

@@ -1,4 +1,4 @@
-"""A function tried at home: the same files, class and data as on the platform."""
+"""A function tried at home uses the same files, class and data as on the platform."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def archive(path: Path, *names: str) -> Path:
 
 
 def test_the_function_class_is_picked_as_the_platform_picks_it(tmp_path: Path) -> None:
-    """A base class in the same file, under an imported name: the old rule knew two classes, or none."""
+    """A base class in the same file, under an imported name."""
     (tmp_path / "my shapes.py").write_text(CLASS)
     files, entry = read_source(tmp_path / "my shapes.py")
     assert (list(files), entry) == (["my_shapes.py"], "my_shapes:Shapes")
@@ -69,7 +69,7 @@ def test_a_zip_with_paths_that_lead_out_is_refused_at_home(tmp_path: Path, name:
 def test_data_is_found_in_the_current_folder_and_beside_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the current folder first, as `data_path` says."""
+    """The current folder comes first, as `data_path` says."""
     for place in ("here/data/digits", "there/data/digits", "there/data/words"):
         (tmp_path / place).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")

@@ -1,4 +1,4 @@
-"""What a person does before submitting: the guide's example, tried on this machine as the guide says."""
+"""Before submitting: the guide's example runs on this machine as the guide says."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def digits(tmp_path: Path) -> Path:
 def test_the_guides_example_prints_what_the_guide_shows(digits: Path) -> None:
     command = re.search(r"python -m workers\.runtime\.try_function digits\.py (.*)", GUIDE)
     assert command is not None
-    # Fewer workers than there, so that it is quick: the last option wins.
+    # Fewer workers than the guide's, for speed: the last option wins.
     done = try_function(digits, *command[1].split(), "--workers", "1,2")
     assert done.returncode == 0, done.stderr
     assert "same samples in the same order: yes" in done.stdout
@@ -45,7 +45,7 @@ def test_the_guides_example_prints_what_the_guide_shows(digits: Path) -> None:
 
 @pytest.mark.live
 def test_a_run_too_short_to_hand_over_ends_without_a_traceback(digits: Path) -> None:
-    """It was prepared for its successor for longer than it trained, and waited for ever."""
+    """Preparing the successor takes longer than the whole training."""
     done = try_function(digits, "--batch-size", "32", "--iterations", "3", "--workers", "1,2")
     assert done.returncode == 0 or "give it more --iterations" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr

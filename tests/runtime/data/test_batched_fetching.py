@@ -1,4 +1,4 @@
-"""Data sets that fetch several samples at once give each the numbers that it gets alone."""
+"""Data sets that fetch several samples at once give each sample the random numbers that it gets alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Batched(_Noise):
 
 
 class _Wrapper(_Noise):
-    """Passes on what it lacks, `__getitems__` included."""
+    """Forwards missing attributes, `__getitems__` included."""
 
     def __init__(self, inner: Dataset[Tensor]) -> None:
         self.inner = inner
@@ -44,7 +44,7 @@ class _Wrapper(_Noise):
 
 
 class _Joined(_Noise):
-    """Returns a batch that is joined already."""
+    """Returns a batch that is already joined."""
 
     def __getitems__(self, indices: list[int]) -> list[Tensor]:
         self.asked = getattr(self, "asked", 0) + 1
@@ -70,7 +70,7 @@ def _load(
     data_workers: int = 0,
     collate: Callable[[list[Any]], Any] = default_collate,
 ) -> Tensor:
-    """All samples of iteration 3, as the ranks of a generation load them."""
+    """Return all samples of iteration 3, as the ranks of a generation load them."""
     order = SampleOrder(20, 8, seed=1)
     loaders = [
         BatchLoader(

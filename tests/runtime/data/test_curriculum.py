@@ -1,4 +1,4 @@
-"""An order of samples that follows what their tokens did, on any number of workers."""
+"""An order of samples that depends on their tokens' routing, on any number of workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EPOCH = SAMPLES // BATCH
 
 
 def counts_of(indices: Tensor, iteration: int) -> Tensor:
-    """Counts of samples that are others in each iteration."""
+    """Return counts of samples that differ in each iteration."""
     two = (indices * 7 + iteration) % 11
     return torch.stack([torch.full_like(two, 20), two]).unsqueeze(2)
 
@@ -68,7 +68,7 @@ def test_the_order_continues_from_a_state(samples: int, batch: int, iterations: 
     first, second = order_of(samples, batch), order_of(samples, batch)
     found = list(train_on(first, 0, before))
     second.load_state(first.state(before))
-    # The state shares the record of an order that trains on.
+    # The state shares the record of an order that is still training.
     list(train_on(first, before, before + 1))
     assert [*found, *train_on(second, before, iterations)] == expected
 
@@ -113,13 +113,13 @@ def test_data_workers_wait_for_the_order() -> None:
 # -- in training
 
 
-#: What the gates of this rank have done since somebody looked: shares of two-expert tokens.
+#: The routing by this rank's gates since the last read: shares of two-expert tokens.
 SHARES: list[float] = []
 
 
 @dataclass(frozen=True)
 class Watched(Adaptive):
-    """An adaptive gate that tells what it does."""
+    """An adaptive gate that records its routing."""
 
     def route(self, probabilities: Tensor) -> Routing:
         routing = super().route(probabilities)
@@ -143,7 +143,7 @@ class Strengths(nn.Module):
 
 
 class Unequal(TrainingFunction):
-    """Samples of weak tokens, of which the gate is not sure, and of strong ones."""
+    """Samples of weak tokens, about which the gate is unsure, and of strong ones."""
 
     def init_model(self) -> nn.Module:
         return Strengths()
@@ -153,7 +153,7 @@ class Unequal(TrainingFunction):
         generator = torch.Generator().manual_seed(1)
         strengths = 0.1 + 4 * torch.rand(samples, 1, 1, generator=generator, dtype=torch.float64)
         tokens = strengths * torch.randn(samples, TOKENS, WIDTH, generator=generator, dtype=torch.float64)
-        # Every sample has some two-expert tokens, or there is no cosine.
+        # Every sample has some two-expert tokens, so that its cosine exists.
         tokens[:, :2] *= 0.01
         return TensorDataset(tokens, tokens.sum((1, 2)).tanh())
 
@@ -182,7 +182,7 @@ UNEVEN: Mapping[str, int] = {"batch": 3, "samples": 10}
 
 def train_all(path: Path) -> dict[str, Any]:
     """Train in random order, by magnitude and by cosine. One worker stores a state in the middle of a second
-    epoch, several go on from it."""
+    epoch, and several resume from it."""
     found: dict[str, Any] = {}
     for curriculum in (None, MAGNITUDE):
         SHARES.clear()
@@ -221,7 +221,7 @@ def test_order_is_the_same_on_any_number_of_workers(alone: None, tmp_path: Path)
     for samples, _ in (expected["None"], expected["magnitude"]):
         for epoch in (samples[:EPOCH], samples[EPOCH:]):
             assert sorted(sum(epoch, [])) == list(range(SAMPLES))
-    # Ranks wait less for each other.
+    # The ranks wait less for each other.
     assert spread(by_rank, "magnitude") < 0.7 * spread(by_rank, "None")
 
 

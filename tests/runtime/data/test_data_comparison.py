@@ -1,4 +1,4 @@
-"""A data set that is not the same on all workers, or after a restart, is noticed before training."""
+"""Data that differs between workers, or after a restart, is detected before training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workers.runtime.data.data_comparison import (
 from workers.runtime.data.sample_digests import digest_sample
 from workers.runtime.failures import WorkerFailureError
 
-#: Fetching ends when a test's machine hangs, not when it is slow.
+#: Bounds fetching if a test's machine hangs, not if it is slow.
 PATIENCE = 120.0
 
 
@@ -45,7 +45,7 @@ def _found(dataset: Any) -> FirstSamples:
 
 
 def _compare(*found: FirstSamples) -> None:
-    """As ranks that each have found one of these: here all rows are filled by hand."""
+    """Compare as ranks with these findings would: here all rows are filled by hand."""
     rows = []
     for rank, mine in enumerate(found):
         table = torch.zeros(len(found), 3 + 3 * data_comparison.SAMPLES, dtype=torch.float64)
@@ -154,7 +154,7 @@ def test_samples_of_any_type_have_a_digest(one: Any, other: Any, alike: bool) ->
 
 
 def _of_its_process(tmp_path: Path) -> Path:
-    """The regression on a data set whose length is another one in each process."""
+    """The regression on a data set whose length differs in each process."""
     source = tmp_path / REGRESSION.name
     text = REGRESSION.read_text().replace("NoisyPoints(200)", "NoisyPoints(200 + os.getpid())")
     source.write_text(text.replace("import sys", "import os\nimport sys"))

@@ -1,4 +1,4 @@
-"""What a function draws before it trains is the same in every process of its job."""
+"""A function's random numbers before training are the same in every process of its job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of samples is a matter of the seed alone, not of the number of workers."""
+"""The order of samples depends only on the seed, not on the number of workers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Noise(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def _samples(world_size: int, data_workers: int = 0) -> list[float]:
-    """All samples of iterations 3 and 4, as the ranks of a generation load them."""
+    """Return all samples of iterations 3 and 4, as the ranks of a generation load them."""
     loaders = [
         BatchLoader(
             _Noise(),

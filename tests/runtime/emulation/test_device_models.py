@@ -1,4 +1,4 @@
-"""An emulated accelerator computes no faster than its model, and a host that falls behind shows."""
+"""An emulated accelerator computes no faster than its model, and a host that falls behind is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL = DeviceModel(fixed_seconds=0.04, seconds_per_sample=0.01)
 
 
 class FakeTime:
-    """A clock that moves only when somebody works or sleeps."""
+    """A clock that advances only by work or sleep."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -32,7 +32,7 @@ class FakeTime:
 
 
 class FakeEmulation:
-    """An emulation whose links carry nothing, or what a test says."""
+    """An emulation without traffic, or with the traffic that a test sets."""
 
     def __init__(self) -> None:
         self.clock = EmulatedClock()
@@ -57,7 +57,7 @@ def _pace(emulation: FakeEmulation, module: nn.Module | None = None, **changes: 
 
 
 def _iterate(clock: FakeTime, paced: Pace, work_seconds: list[float]) -> float:
-    """Seconds that iterations take whose real work takes `work_seconds`."""
+    """Return the seconds of iterations whose real work takes `work_seconds`."""
     begun = clock.now
     for seconds in work_seconds:
         paced.begin()
@@ -102,7 +102,8 @@ def test_other_work_is_not_made_up_for_and_is_no_overrun(clock: FakeTime, emulat
 def test_other_work_is_charged_without_the_hosts_earlier_lag(
     clock: FakeTime, emulation: FakeEmulation
 ) -> None:
-    """Its optimizer's step is made up for in the next iteration, whether or not something comes between."""
+    """The lag of the optimizer's step is made up for in the next iteration, with or without other work
+    between."""
     paced = _pace(emulation)
     begun = clock.now
     for _ in range(10):
@@ -134,7 +135,8 @@ def test_gradients_come_one_by_one_in_proportion_to_their_elements(
     paced.forward_done()
     paced.backward_begins()
     loss.backward()
-    # A third forward; the last layer has three quarters of the elements, and its gradient comes first.
+    # A third of the time is the forward pass; the last layer has three quarters of the elements, and its
+    # gradient comes first.
     assert [at - begun for at in ready] == pytest.approx([0.1 / 3 + 0.05, 0.1])
 
 

@@ -1,4 +1,4 @@
-"""Encoding and decoding take an emulated device's time: that of its passes, as its codecs' tables say."""
+"""Encoding and decoding take an emulated device's time, as the tables of its codecs say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers.runtime.emulation.emulated_time import EmulatedClock
 from workers.runtime.measuring.codec_times import SIZES, codec_fields
 from workers.runtime.measuring.gradient_times import GradientTimes
 
-#: A hundredth of a second to encode, a thousandth to decode, up to a hundred elements.
+#: A hundredth of a second to encode, a thousandth to decode, for up to a hundred elements.
 TABLE = CodecProfile(
     "dgc", Device.GPU, WIRE_FORMATS["dgc"], np.array([100]), np.array([0.01]), np.array([0.001])
 )
@@ -89,7 +89,7 @@ def test_arrivals_are_decoded_one_at_a_time_in_order(clock: FakeTime) -> None:
         course.came()
         course.coded("decode", "dgc", Device.GPU, 100, payloads=4)
     assert (first.at - begun, second.at - begun) == pytest.approx((0.054, 0.058))
-    # The iteration ends no earlier.
+    # The iteration does not end earlier.
     device.reach(0.0)
     assert clock.now - begun == pytest.approx(0.058)
 
@@ -102,7 +102,7 @@ def test_codecs_on_the_cpu_are_not_charged_emulated_time(clock: FakeTime) -> Non
 
 
 def test_a_thread_beside_the_backward_pass_has_its_own_clock(clock: FakeTime) -> None:
-    """A collective is asked for when its gradient was ready, however far the backward pass has gone on."""
+    """A collective starts when its gradient was ready, however far the backward pass has advanced."""
     device = EmulatedClock()
     course = _course(device)
     ready = course.at
@@ -131,7 +131,7 @@ def test_measured_codec_times_are_those_of_the_device_model(clock: FakeTime) -> 
         profile = model.codecs[str(each["codec"]), Device.GPU]
         assert each["encode_seconds"] == pytest.approx(profile.seconds_to_encode(SIZES).tolist())
         assert each["decode_seconds"] == pytest.approx(profile.seconds_to_decode(SIZES).tolist())
-    # What is not told is the library's.
+    # Codecs without a table take the library's times.
     assert model.codecs["fp16", Device.GPU].digest == gpu_codec("fp16").digest
 
 

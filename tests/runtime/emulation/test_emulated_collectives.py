@@ -1,4 +1,4 @@
-"""Collectives over emulated links give what torch.distributed's give, at any number of ranks."""
+"""Collectives over emulated links return the same as torch.distributed's, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Mail = dict[tuple[int, int, int], "queue.SimpleQueue[Tensor]"]
 
 
 class Rank:
-    """A rank whose messages go through queues."""
+    """A rank whose messages pass through queues."""
 
     def __init__(self, rank: int, size: int, mail: Mail, latency_bytes: float) -> None:
         self.latency_bytes = latency_bytes
@@ -79,7 +79,7 @@ def test_all_reduce_sums_to_the_same_bits_everywhere(size: int, count: int, late
 @pytest.mark.parametrize("root", [0, 1])
 def test_broadcast_gives_all_the_roots_tensor(size: int, root: int) -> None:
     def work(group: Rank) -> Tensor:
-        tensor = _own(group.rank(), 3, 5).T  # no block of memory
+        tensor = _own(group.rank(), 3, 5).T  # not contiguous
         collectives.broadcast(group, tensor, root)
         return tensor
 
@@ -130,7 +130,7 @@ def test_reduce_scatter_gives_each_rank_its_part_of_the_sum(size: int) -> None:
 @pytest.mark.parametrize("root", [0, 2])
 def test_a_reduction_to_a_root_reaches_it(size: int, root: int) -> None:
     def work(group: Rank) -> Tensor:
-        tensor = _own(group.rank(), 3, 5).T  # no block of memory
+        tensor = _own(group.rank(), 3, 5).T  # not contiguous
         collectives.reduce_to_root(group, tensor, collectives.reduction(dist.ReduceOp.SUM), root % size)
         return tensor
 

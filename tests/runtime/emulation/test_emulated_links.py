@@ -1,4 +1,4 @@
-"""What emulated accelerators exchange takes the time of their servers' links, and overlaps as it would."""
+"""Exchanges of emulated accelerators take the time of their servers' links, and overlap as on real ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _measure(
     seconds: float = 0.6,
     **device: Any,
 ) -> Message:
-    """The level of two GPUs, measured for so many seconds."""
+    """Return the level of two GPUs, measured for `seconds`."""
     assignment = {
         "function": {"entry": "wide:Wide"},
         "hyperparameters": {"global_batch_size": 4, "layers": layers, "width": WIDTH},
@@ -60,7 +60,7 @@ def _measure(
 
 
 def _measure_in_time(*arguments: Any, **options: Any) -> Message:
-    """The level of two GPUs, measured again while this machine does not keep the pace."""
+    """Return the level of two GPUs, measured again while this machine is too slow."""
     for _ in range(ATTEMPTS):
         level = _measure(*arguments, **options)
         if level["overrun"] <= VOID_OVERRUN:
@@ -73,7 +73,7 @@ def _seconds(level: Message) -> float:
 
 
 def test_an_all_reduce_takes_no_less_than_its_links_allow(agent: LocalAgent) -> None:
-    """However slow this machine is. The link that is meant is five times slower than the others."""
+    """Holds on a slow machine, too. The tested link is five times slower than the others."""
     slow = 2 * (LAYER_BYTES / 2) / 0.05
     rates: dict[str, Any] = {"within_server": 5 * slow, "network": slow, "spine": {"bytes_per_second": 1e12}}
     level = _measure(agent, TWO_SERVERS, seconds=0.1, **rates)
@@ -89,8 +89,8 @@ def test_an_all_reduce_takes_no_less_than_its_links_allow(agent: LocalAgent) -> 
 def test_an_all_reduce_takes_as_long_as_the_links_on_its_way(
     agent: LocalAgent, places: dict[str, list[int]], link: str, senders: int
 ) -> None:
-    # The link that is meant is five times slower than the others: nothing else could make it last so long.
-    # Each rank sends half of the layer twice; within a server both ranks share its link.
+    # The tested link is five times slower than the others, so only it explains the duration. Each rank sends
+    # half of the layer twice; within a server both ranks share its link.
     slow = senders * 2 * (LAYER_BYTES / 2) / 0.1
     rates = {"within_server": 5 * slow, "network": 5 * slow}
     if link == "spine":
@@ -103,11 +103,11 @@ def test_an_all_reduce_takes_as_long_as_the_links_on_its_way(
 
 @pytest.mark.live
 def test_an_all_reduce_overlaps_with_the_backward_pass(agent: LocalAgent) -> None:
-    """Of four layers all but the first computed ones can wait for no computing: the rest is hidden."""
+    """The last exchange cannot overlap with the computation; those of earlier layers are hidden."""
     compute_seconds, sent_seconds = 0.3, 0.2
     network = 4 * LAYER_BYTES / sent_seconds
     level = _measure_in_time(agent, TWO_SERVERS, layers=4, fixed_seconds=compute_seconds, network=network)
-    # The last bucket goes when all is computed; the first has gone meanwhile.
+    # The last bucket leaves after the computation; the first has gone meanwhile.
     assert compute_seconds <= _seconds(level) < compute_seconds + 0.9 * sent_seconds
 
 
@@ -128,12 +128,12 @@ def test_ranks_of_a_server_share_its_way_out(agent: LocalAgent) -> None:
     }
     generation = agent.start_generation(WIDE, assignment, 4)
     together = generation.leader.wait_for_event("profile_level")
-    # A server sends two layers in each iteration, so 0.1 s at least: computing hides behind it. Rank 0 may be
-    # half a layer ahead of the other rank when the measurement ends.
+    # A server sends two layers in each iteration, so at least 0.1 s: computation hides behind it. Rank 0 may
+    # be half a layer ahead of the other rank when the measurement ends.
     seconds = _seconds(dict(together))
     iterations = 1.8 / seconds
     assert seconds * iterations >= (2 * iterations - 0.5) * LAYER_BYTES / network
-    # A pair by itself is through sooner.
+    # A single pair needs less time.
     assert _seconds(alone) < 1.3 * (0.02 + LAYER_BYTES / network)
 
 
@@ -145,7 +145,8 @@ def test_a_measurement_that_this_machine_is_too_slow_for_is_void(agent: LocalAge
 def test_a_frozen_host_counts_as_lost_time_within_an_iteration_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is no time of the device or its links: whoever measures must hear of it, from whichever thread."""
+    """This time belongs to neither the device nor its links; the measurement must count it, from any
+    thread."""
     host = FakeTime()
     monkeypatch.setattr(emulated_time, "time", host)
     monkeypatch.setattr("emulated_links.client.time", host)
@@ -162,7 +163,7 @@ def test_a_frozen_host_counts_as_lost_time_within_an_iteration_only(
     clock.reach(clock.now() + 0.02)
     assert 0.18 < clock.lost_seconds <= clock.at - began_at
     assert overrun.share() > 1, "a fortieth of a second was emulated"
-    # Between iterations nobody is late.
+    # Lag between iterations does not count.
     host.now += 0.1
     lost_seconds = clock.lost_seconds
     clock.now()
@@ -183,7 +184,7 @@ def test_training_comes_to_the_same_over_emulated_links(agent: LocalAgent, world
 
 @pytest.fixture
 def without_peer() -> Iterator[EmulatedGroup]:
-    """An own group of the runtime's whose peer is gone."""
+    """Yield an own group of the runtime's whose peer is gone."""
     emulation = SimpleNamespace(
         clock=EmulatedClock(), places=Places((0, 0), (0, 0)), latency_bytes=lambda _: 1e9, received_at=0.0
     )
@@ -218,7 +219,7 @@ def test_a_collective_raises_when_a_peer_is_gone(
 def test_a_peer_lost_while_models_are_compared_is_a_lost_peer(
     without_peer: EmulatedGroup,
 ) -> None:
-    """In C++, where DDP compares them: without the exception it reads sizes that never came."""
+    """DDP compares them in C++: without the exception it would read sizes that never arrived."""
     with pytest.raises(RuntimeError, match="Connection closed") as raised:
         dist._verify_params_across_processes(without_peer, [torch.zeros(3)], None)
     assert is_peer_loss(raised.value)

@@ -1,4 +1,4 @@
-"""What is exchanged over emulated links counts as what it is: gradients, state, or what a group says."""
+"""Traffic over emulated links is counted by class: gradients, state, or the class of a group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TWO_SERVERS = {"servers": [0, 1], "racks": [0, 0]}
 
 
 def _carried(box: Path, description: str) -> dict[str, float]:
-    """Bytes by class that a rank's network carries, of an all-to-all and a broadcast among two."""
+    """Return bytes by class that a rank's network carries of an all-to-all and a broadcast between two
+    ranks."""
     store = dist.HashStore()
 
     def rank(number: int) -> Emulation:
@@ -46,7 +47,7 @@ def _carried(box: Path, description: str) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("description", "expected"),
     [
-        # Half of the tensor to the other rank, and all of it.
+        # Half of the tensor goes to the other rank in the first, all of it in the second.
         ("undefined", {GRADIENTS: 4000, STATE: 8000, EXPERTS: 0}),
         (GRADIENTS, {GRADIENTS: 12000, STATE: 0, EXPERTS: 0}),
         (EXPERTS, {GRADIENTS: 0, STATE: 0, EXPERTS: 12000}),

@@ -1,4 +1,4 @@
-"""Threads of the host that come late change no emulated time, or what they lose is told."""
+"""Late threads of the host do not change emulated time, or their lag is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.runtime.emulation import emulated_time
 from workers.runtime.emulation.emulated_codecs import EmulatedCourse
 from workers.runtime.emulation.emulated_time import EmulatedClock, Overrun
 
-#: A hundredth of a second to encode, a thousandth to decode, up to a hundred elements.
+#: A hundredth of a second to encode, a thousandth to decode, for up to a hundred elements.
 CODECS_HERE = {
     ("dgc", Device.GPU): CodecProfile(
         "dgc", Device.GPU, WIRE_FORMATS["dgc"], np.array([100]), np.array([0.01]), np.array([0.001])
@@ -36,21 +36,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 
 @pytest.fixture
 def device(clock: FakeTime) -> EmulatedClock:
-    """Whose iteration has begun, in this thread."""
+    """Return a clock whose iteration has begun in this thread."""
     device = EmulatedClock()
     device.begin(1.0)
     return device
 
 
 def _beside(work: Callable[[], None]) -> None:
-    """In a thread of its own, as exchanges of several collectives are carried out."""
+    """Run in another thread, as the exchanges of several collectives do."""
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
 
 
 def _decoded(device: EmulatedClock, came_at: float) -> float:
-    """When a thread beside the passes has decoded what came then; it decodes now."""
+    """Return when a thread beside the passes has decoded an arrival at that time; it decodes now."""
     found: list[float] = []
 
     def decode() -> None:
@@ -71,7 +71,7 @@ def _decoded(device: EmulatedClock, came_at: float) -> float:
 def test_a_late_decoding_thread_adds_no_emulated_time(
     device: EmulatedClock, clock: FakeTime, layers_done: int
 ) -> None:
-    """What came in the middle of the first layer is decoded after it, though the host comes to it later."""
+    """An arrival in the middle of the first layer is decoded after it, even if the host decodes it later."""
     overrun, begun = Overrun(device), device.at
     for _ in range(layers_done):
         device.spend(LAYER_SECONDS)
@@ -84,7 +84,7 @@ def test_a_late_decoding_thread_adds_no_emulated_time(
 
 
 def test_the_order_of_decoding_threads_does_not_change_their_total(device: EmulatedClock) -> None:
-    """Those that asked first in emulated time go first; the device still does one after the other."""
+    """Threads go in the order of their emulated requests; the device still does one at a time."""
     begun = device.at
     for _ in range(LAYERS):
         device.spend(LAYER_SECONDS)
@@ -95,7 +95,8 @@ def test_the_order_of_decoding_threads_does_not_change_their_total(device: Emula
 
 
 def test_late_passes_encode_when_their_gradient_was_ready(device: EmulatedClock, clock: FakeTime) -> None:
-    """Another thread has decoded meanwhile what came later: that neither delays them nor takes their time."""
+    """Another thread has decoded a later arrival meanwhile: this neither delays the passes nor takes their
+    time."""
     overrun, begun = Overrun(device), device.at
     device.spend(LAYER_SECONDS)
     clock.now += 0.4
@@ -125,7 +126,7 @@ def test_decoding_is_charged_to_the_layer_that_reaches_it(device: EmulatedClock,
 
 
 def test_passes_do_not_wait_for_exchanges_that_their_lag_made_late(clock: FakeTime) -> None:
-    """What follows on them begins when they are done; only what DDP has asked for it waits for itself."""
+    """Later operations begin when the passes are done; only DDP's own request waits."""
     emulation = FakeEmulation()
     device, paced = emulation.clock, _pace(emulation)
     paced.begin()

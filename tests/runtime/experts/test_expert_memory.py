@@ -1,4 +1,4 @@
-"""Experts are packed only within the memory that the plan allows."""
+"""Experts are packed only within the memory that the plan permits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from workers.runtime.lina.packing import ExpertMemory, RuntimePacking
 from workers.runtime.state.experts import ExpertHosts, free
 
 WIDTH = 8
-#: Weights, gradient, and two moments of the optimizer; beside these it keeps a step of four bytes.
+#: Weights, gradient, and two moments of the optimizer, which also keeps a step count of four bytes.
 EXPERT_BYTES = 4 * 4 * WIDTH * WIDTH + 4
 
 
 def memory(limit_bytes: float | None) -> ExpertMemory:
-    """The memory of a rank that has two of four experts, and has trained them."""
+    """Return the memory of a rank that has two of four experts and has trained them."""
     layer = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
     optimizer = torch.optim.AdamW(layer.parameters())
     free(ExpertHosts({"2.weight": (1,), "3.weight": (1,)}), layer, optimizer, torch.device("cpu"))

@@ -101,7 +101,7 @@ class Mixture(TrainingFunction):
 
 
 class Trained:
-    """What a rank has after some iterations."""
+    """The results of a rank after some iterations."""
 
     def __init__(self, batch: int, hyperparameters: Mapping[str, Any]) -> None:
         self.runner = runner_of(Mixture(hyperparameters), batch=batch)
@@ -129,7 +129,7 @@ CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 
 
 def exchange_over_emulated_links(box: str) -> tuple[list[list[int]], dict[str, float]]:
-    """Return gathered counts, and the bytes by class that the network carried of them and of 600 rows."""
+    """Return gathered counts, and the bytes by class of these and of 600 rows over the network."""
     links = ServerLinks.from_message(emulated()["links"])
     emulation = Emulation(links, Places((0, 1), (0, 0)), Path(box))
     register(emulation)
@@ -140,7 +140,7 @@ def exchange_over_emulated_links(box: str) -> tuple[list[list[int]], dict[str, f
     emulation.clock.begin(patience_seconds=100.0)
     began = emulation.clock.at
     assert torch.equal(exchange.exchange(rows, counts, lambda _expert, sent: 2 * sent), 2 * rows)
-    # What is computed next begins when the rows have come back.
+    # The next computation begins when the rows have come back.
     assert emulation.clock.at > began
     return counts.tolist(), emulation.client.carried()[NETWORK]
 
@@ -157,7 +157,7 @@ def store(runner: IterationRunner, path: Path) -> int:
 
 
 def load(path: Path, world_size: int) -> IterationRunner:
-    """Go on from a state that so many ranks have stored."""
+    """Resume from a state that `world_size` ranks have stored."""
     ranks = dist.get_world_size()
     shards = {
         number: ShardInMemory(read_shard(path / f"{world_size}-{number}.pt"))
@@ -182,7 +182,7 @@ def go_on_from(shards: Mapping[int, OpenShard], readers: Sequence[int]) -> Itera
 
 
 def move_experts(path: str) -> tuple[float, int, int]:
-    """Go on from one worker's state; store that of two. Return a loss, and this rank's bytes of experts."""
+    """Resume from one worker's state; store that of two. Return a loss, and this rank's bytes of experts."""
     runner = load(Path(path), 1)
     loss = runner.run(ITERATIONS).values["loss"]
     return loss, store(runner, Path(path)), state_bytes(runner.parts)
@@ -230,7 +230,7 @@ def test_mixtures_train_as_on_one_worker(alone: None, tmp_path: Path) -> None:
         assert own_evaluated == ({} if rank else evaluated)
         assert "the gate of a MoELayer is not finite for 20 of 40 tokens" in message
         assert counts == [[300, 300], [301, 299]]
-        # Rows go there and back, 32 bytes each; counts travel beside the links.
+        # Rows go there and back with 32 bytes each; counts do not use the links.
         assert carried == pytest.approx({EXPERTS: 32 * (300 + 301), GRADIENTS: 0, STATE: 0}, abs=0.01)
 
 

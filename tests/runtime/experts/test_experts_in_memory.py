@@ -1,4 +1,4 @@
-"""A server dies with the experts that it had: they go on from the copies that another one has kept."""
+"""A server dies with its experts: they resume from the copies on another server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.runtime.state.shards import Shard, read_shard
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[list[Server]]:
-    """Two servers, one of each rank. Each keeps copies of the other's shard."""
+    """Yield two servers, one for each rank. Each keeps copies of the other's shard."""
     made = [Server(tmp_path / str(rank), str(rank)) for rank in range(RANKS)]
     for rank, server in enumerate(made):
         peer = made[1 - rank].as_peer
@@ -36,7 +36,7 @@ def train(path: str) -> None:
 
 
 def keep(server: Server, rank: int, shard: Shard) -> None:
-    """Keep a shard in a server's memory, until it has its copy."""
+    """Keep a shard in a server's memory until it has a copy."""
     worker = server.worker(rank=rank)
     wait_until(worker.idle, "the store is there")
     worker.ask_for_room(2 * shard.bytes + (1 << 20), None)

@@ -1,4 +1,4 @@
-"""A rank's device never has the experts of other ranks."""
+"""A rank's device never holds the experts of other ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RANKS, WIDTH, EXPERTS = 2, 8, 5
 
 
 class Noting(nn.Sequential):
-    """A model that notes the bytes with which it goes to its device."""
+    """A model that records the bytes that it moves to its device."""
 
     moved = 0
 
@@ -50,7 +50,7 @@ class Mixture(TrainingFunction):
 
 
 class Averaged(Mixture):
-    """Its average of the model would read experts of other ranks."""
+    """An average of the model would read experts of other ranks."""
 
     def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         self.average = torch.optim.swa_utils.AveragedModel(model)
@@ -62,7 +62,7 @@ def bytes_of(parameters: Iterable[nn.Parameter]) -> int:
 
 
 def bytes_on_device(function: TrainingFunction) -> tuple[int, int, int, bool]:
-    """Return the bytes that go to the device with the model, and of experts later; those of all experts; and
+    """Return the bytes moved to the device with the model, and of experts later; those of all experts; and
     whether the optimizer has states by then."""
     parts = build_parts(function, CPU, 0)
     later = 0
@@ -97,7 +97,7 @@ def test_a_device_gets_the_experts_of_its_rank_alone() -> None:
         assert moved == rest
         assert own in (2 * everything // EXPERTS, 3 * everything // EXPERTS)
         assert not has_states
-        # What cannot be spread is whole on every rank.
+        # A part that cannot be spread is whole on every rank.
         assert averaged[1] == averaged[2]
 
 

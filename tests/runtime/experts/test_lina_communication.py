@@ -1,4 +1,4 @@
-"""Ranks that submit operations in opposite orders end them all; what cannot be carried out is told."""
+"""Operations submitted in opposite orders all end; a failure to carry them out is reported."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LENGTH = 12
 
 
 def opposite_orders(mode: Mode) -> tuple[list[float], list[float], list[str]]:
-    """Submit two gradients and rows, each rank in its own order. Return what arrived, and in which order
-    this rank launched operations."""
+    """Submit two gradients and rows, each rank in its own order. Return the arrivals, and the order of this
+    rank's launches."""
     rows_group, dense, experts = (dist.new_group([0, 1]) for _ in range(3))
     control = dist.new_group([0, 1]) if mode is Mode.LEADER else None
     communication = ScheduledCommunication(mode, control=control)
@@ -44,7 +44,7 @@ def opposite_orders(mode: Mode) -> tuple[list[float], list[float], list[str]]:
     steps = [lambda: reduce(""), lambda: reduce("experts"), exchange]
     for step in steps if rank == 0 else reversed(steps):
         step()
-        # No rank goes on before the other one has submitted its own.
+        # Both ranks submit before either continues.
         dist.barrier()
     communication.flush()
     communication.close()

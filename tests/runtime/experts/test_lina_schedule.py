@@ -28,7 +28,7 @@ from workers.runtime.synchronisation.lina import LinaSynchroniser
 RANKS, WIDTH = 4, 6
 ITERATIONS = {Mode.BOUNDED_OVERLAP: 20, Mode.LEADER: 5}
 EXPERT_ELEMENTS = 8 * WIDTH
-#: Seconds of experts, all-to-all and step that the controller gets, by packing factor.
+#: Seconds of experts, all-to-all and step that the controller receives, by packing factor.
 TIMES = {1: (0.4, 1.5, 10.0), 2: (0.8, 1.2, 9.0), 4: (1.6, 0.0, 12.0)}
 
 
@@ -75,7 +75,7 @@ class Mixture(TrainingFunction):
 
 @dataclass
 class Trained:
-    """What a rank has after training under Lina's schedule.
+    """The results of a rank after training under Lina's schedule.
 
     Attributes:
         log: operations that have ended: class, tensor, lane, length, launch, end.
@@ -103,7 +103,7 @@ def lina_of(runner: IterationRunner) -> LinaSynchroniser:
 
 
 def compare_replicas(runner: IterationRunner, packing: int) -> float:
-    """Return by how much hosts of the same expert differ in total."""
+    """Return the total difference between hosts of the same expert."""
     experts = [each for name, each in runner.parts.module.named_parameters() if ".experts." in name]
     values = torch.cat([each.detach().nan_to_num(0.0).flatten() for each in experts])
     both = torch.stack([values, values.square()])
@@ -159,7 +159,7 @@ def train_both() -> list[Trained]:
 
 
 def check_log(trained: Trained, sizes: set[int]) -> None:
-    """No all-reduce was launched beside an all-to-all, and each was of one gradient."""
+    """Check that no all-reduce was launched beside an all-to-all, and that each was of one gradient."""
     rows = [one for one in trained.log if one[0] is Traffic.ALL_TO_ALL]
     reduced = [one for one in trained.log if one[0] is Traffic.ALL_REDUCE]
     for _, _, _, _, launched, _ in reduced:
@@ -167,7 +167,7 @@ def check_log(trained: Trained, sizes: set[int]) -> None:
     lengths: dict[tuple[str, str], int] = defaultdict(int)
     pieces: dict[tuple[str, str], int] = defaultdict(int)
     for _, tensor, lane, length, *_ in reduced:
-        # A bucket's number tells its iteration; an expert's gradient has one name in all of them.
+        # A bucket's number gives its iteration; an expert's gradient has one name in all of them.
         lengths[tensor, lane] += length
         pieces[tensor, lane] += 1
     assert {lane for _, lane in pieces} == {"", "experts"}
@@ -213,7 +213,7 @@ def test_gradients_leave_in_the_order_of_the_backward_pass(
         return take(lina, bucket)
 
     monkeypatch.setattr(LinaSynchroniser, "_take_bucket", note)
-    # As on several ranks: the gradients of the first iteration are sent after its backward pass.
+    # As on several ranks, the gradients of the first iteration are sent after its backward pass.
     monkeypatch.setattr(model, "has_functions_in_python", lambda _loss: True)
     runner = begin(mode="bounded_overlap")
     for iteration in range(3):
@@ -221,7 +221,7 @@ def test_gradients_leave_in_the_order_of_the_backward_pass(
         runner.run(iteration)
     names = {id(each): name for name, each in runner.parts.module.named_parameters()}
     order = [names[id(each)] for each in sent]
-    # That of the model, from its end.
+    # The order of the model's layers, from its end.
     expected = [
         "mixtures.1.gate_weights.weight", "mixtures.0.gate_weights.weight", "last.weight", "first.weight",
     ]  # fmt: skip

@@ -93,7 +93,7 @@ class Unusual(TrainingFunction):
 
 
 def train(case: str) -> list[dict[str, float]]:
-    # What was compiled for another model of the same classes would be used again.
+    # Otherwise code compiled for another model of the same classes would be reused.
     torch.compiler.reset()
     runner = runner_of(Unusual({"case": case}))
     try:

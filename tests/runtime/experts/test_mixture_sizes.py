@@ -95,7 +95,7 @@ def test_optimizer_state_is_a_multiple_of_the_parameters(
 
 
 class OwnOptimizer(Optimizer):
-    """One that cannot be built like those of PyTorch."""
+    """An optimizer that cannot be built like those of PyTorch."""
 
     def __init__(self, parameters: list[nn.Parameter], model: nn.Module) -> None:
         super().__init__(parameters, {"model": None, "lr": 1.0})

@@ -1,4 +1,4 @@
-"""Experts have several hosts, and move between ranks while a model trains."""
+"""Experts have several hosts, and move between ranks during training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from workers.runtime.synchronisation.expert_parallel import ExpertParallelSynchr
 from workers.runtime.synchronisation.together import Synchronisation
 
 WIDTH, HIDDEN, ITERATIONS = 6, 8, 3
-#: Of two matrices.
+#: Bytes of two matrices.
 EXPERT_BYTES = 4 * 2 * WIDTH * HIDDEN
 MOVES = 10
 #: Packing factors, each for some iterations.
@@ -61,7 +61,7 @@ class Mixture(TrainingFunction):
 
 
 def begin(packing: int = 1) -> IterationRunner:
-    """Begin to train with gradients clipped, so that their norm matters."""
+    """Begin training with clipped gradients, so that their norm matters."""
     synchronisers = (
         {"kind": "expert_parallel", "choices": {"packing": packing}},
         {"kind": "dense", "choices": {"gradients_in_buckets": True}},
@@ -75,14 +75,14 @@ def losses_of(runner: IterationRunner, begin: int) -> list[float]:
 
 
 def synchroniser_of(runner: IterationRunner) -> ExpertParallelSynchroniser:
-    """Return what has spread the experts."""
+    """Return the synchroniser that spreads the experts."""
     found = runner.synchronisation.of_kind("expert_parallel")
     assert isinstance(found, ExpertParallelSynchroniser)
     return found
 
 
 def experts_here(runner: IterationRunner) -> dict[str, list[Tensor]]:
-    """Return the parameters of this rank's experts, each with what the optimizer keeps of it."""
+    """Return the parameters of this rank's experts, each with its optimizer state."""
     named = dict(runner.parts.module.named_parameters())
     kept = runner.parts.optimizer.state
     return {
@@ -93,7 +93,7 @@ def experts_here(runner: IterationRunner) -> dict[str, list[Tensor]]:
 
 
 def stored_by(runner: IterationRunner) -> list[Any]:
-    """Return the places in a state of what this rank stores of experts."""
+    """Return the places of this rank's experts in its stored state."""
     parts = runner.parts
     state = {"model": parts.module.state_dict(), "optimizer": parts.optimizer.state_dict()}
     return list(ExpertStates(parts.experts, parts.module, parts.optimizer).apart(state)[1].tensors)
@@ -148,7 +148,7 @@ def test_repacked_experts_train_as_on_one_worker(alone: None) -> None:
 
 
 def move_over_emulated_links(box: str) -> dict[str, float]:
-    """Move experts to and fro; return the bytes by class that the network carried of them."""
+    """Move experts to and fro; return the bytes by class of these moves over the network."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
     emulation = Emulation(
@@ -171,15 +171,15 @@ def move_over_emulated_links(box: str) -> dict[str, float]:
 
 
 def test_experts_on_the_move_count_as_state(tmp_path: Path) -> None:
-    # The second rank has 2 and 1 experts, which go to the first when packed, and to run the model there.
+    # The second rank has 2 and 1 experts, which move to the first when packed, and when the model runs there.
     for number, carried in enumerate(run_on_ranks(2, move_over_emulated_links, str(tmp_path))):
         assert carried[STATE] >= (0.9 * MOVES * 6 * EXPERT_BYTES if number else 0)
         assert carried[EXPERTS] == carried[GRADIENTS] == 0
 
 
 def reload_alone() -> bool:
-    """Let the first of two ranks load its own state in a group of its own, as in a measurement; return
-    whether it has all experts."""
+    """Let the first of two ranks load its own state in a separate group, as in a measurement; return whether
+    it has all experts."""
     group = dist.new_group([0])
     if dist.get_rank():
         return False
@@ -199,7 +199,7 @@ def test_experts_are_loaded_by_fewer_ranks_than_there_are() -> None:
 
 
 def wrap_only() -> int:
-    """Wrap a model; return the bytes of its experts that this rank has before it starts."""
+    """Wrap a model; return the bytes of its experts on this rank before training starts."""
     parts = build_parts(Mixture({}), CPU, seed=0)
     synchronisation = Synchronisation(RuntimePlan.from_message(runtime_plan()), parts)
     named = dict(parts.module.named_parameters())
@@ -213,7 +213,7 @@ def wrap_only() -> int:
 def test_only_the_first_rank_has_all_experts_before_the_start() -> None:
     first, second = run_on_ranks(2, wrap_only)
     assert first == 7 * EXPERT_BYTES
-    # Beside the second rank's experts there is a number in place of each tensor of the others.
+    # Beside the second rank's experts, a number replaces each tensor of the others.
     assert second == 3 * EXPERT_BYTES + 4 * 2 * 4
 
 

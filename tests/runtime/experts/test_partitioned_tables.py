@@ -1,4 +1,4 @@
-"""Tables that ranks share by columns train as tables that every rank has, and move with their states."""
+"""Tables partitioned by columns train like whole tables, and move with their states."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def trained(
 
 
 def table_of(runner: IterationRunner) -> Any:
-    """Return the model's table, or the embedding in its place."""
+    """Return the model's table, or the embedding that replaces it."""
     return runner.parts.module.get_submodule("0")
 
 
@@ -83,7 +83,7 @@ def store(runner: IterationRunner, path: Path) -> None:
 
 
 def load(path: Path, world_size: int) -> IterationRunner:
-    """Go on from a state that so many ranks have stored."""
+    """Resume from a state that `world_size` ranks have stored."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     shards = {
         number: ShardInMemory(read_shard(path / f"{world_size}-{number}.pt"))
@@ -148,7 +148,7 @@ def test_partitioned_tables_train_as_whole_ones(alone: None, tmp_path: Path) -> 
     nothing = 4
     assert first[6] == 3 * ROWS * 4 + 2 * nothing
     assert second[6] == 2 * ROWS * 4 + 3 * nothing
-    # Weights, gradients, and two moments of the columns that the other worker has.
+    # Weights, gradients, and two moments of the other worker's columns.
     assert first[0][0]["table_bytes_saved"] == 2 * ROWS * 4 * 4
     assert load(tmp_path, 2).run(ITERATIONS + 1).values["loss"] == pytest.approx(
         one.run(ITERATIONS + 1).values["loss"], rel=1e-5

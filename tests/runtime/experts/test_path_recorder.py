@@ -1,4 +1,4 @@
-"""Paths of tokens through the experts are recorded while a model trains."""
+"""Paths of tokens through the experts are recorded during training."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_paths_are_the_choices_of_every_eighth_iteration(alone: None) -> None:
     function = Towers({})
     model, points = function.init_model(), function.init_dataset().tensors[0]
     expected = choices_of(model, points).view(16, LENGTH, 2)
-    # Each sample of the two recorded batches has all its tokens there.
+    # Both recorded batches have all tokens of their samples there.
     assert len(found.paths) == 2 * BATCH * LENGTH
     for sample in found.paths.view(-1, LENGTH, 2):
         assert any(torch.equal(sample.long(), known) for known in expected)
@@ -158,12 +158,12 @@ def test_paths_before_the_balance_loss_is_stable_are_dropped() -> None:
             assert found is not None
             kept.append(len(found.paths))
     window = WINDOW_ITERATIONS // EVERY_ITERATIONS * LENGTH
-    # The second window differs from the first, so only its own paths stay.
+    # The second window differs from the first, so only its own paths remain.
     assert kept == [window, window, 2 * window, 3 * window]
 
 
 class Unequal(Tower):
-    """The second layer sees half of the tokens."""
+    """The second layer receives half of the tokens."""
 
     def forward(self, tokens: Tensor, padding: Tensor | None = None) -> Tensor:
         mixed: Tensor = self.second(self.first(tokens)[:, ::2])

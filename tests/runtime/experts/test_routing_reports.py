@@ -1,4 +1,4 @@
-"""Counts of tokens and times of all-to-alls reach the agent, bounded, whoever else reads them."""
+"""Counts of tokens and times of all-to-alls reach the agent, bounded, even if the function reads them too."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Reading(Mixture):
 def told_by(
     runner: IterationRunner, iterations: int, decisions: Sequence[PackingDecision] = ()
 ) -> list[dict[str, Any]]:
-    """Return the records of some iterations, checked as agents check them."""
+    """Return the records of some iterations, validated as agents do."""
     told: list[dict[str, Any]] = []
     runner.rows.watching = True
     left = [decisions]
     reports = RoutingReports(
         runner.parts.module, runner.rows, told.append, take_decisions=lambda: left.pop() if left else ()
     )
-    # One record, however slow this machine is.
+    # One record, even on a slow machine.
     reports._due_at = math.inf
     for iteration in range(iterations):
         counts = runner.run(iteration).routing.counts
@@ -93,8 +93,8 @@ DECISION = PackingDecision(3, 1, 2, 0.01, 0.02, Reason.EXPERTS_SHORTER)
 
 
 def spread_and_trained(box: str) -> tuple[dict[str, Any], dict[str, Any], bool, bool]:
-    """Train with spread experts; return rank 0's record, that under Lina's schedule, and whether emulated
-    all-to-alls were timed by the emulated clock, without the schedule and with it."""
+    """Train with spread experts; return rank 0's record, that under Lina's schedule, and whether the emulated
+    clock timed the all-to-alls without and with the schedule."""
     runner = runner_of(Mixture({}))
     (record,) = told_by(runner, WARM_UP_ITERATIONS + 2, [DECISION])
     schedule = {"kind": "lina", "choices": {"partition_bytes": 200, "packs": False}}
@@ -133,14 +133,14 @@ def test_all_to_alls_are_timed_and_hosts_named(alone: None, tmp_path: Path) -> N
         timing = record["timing"]
         assert record["layers"][0]["hosts"] == [[0], [0], [1]]
         assert record["decisions"] == [asdict(DECISION)]
-        # Two there and back in each of two passes.
+        # Two exchanges, there and back, in each of two passes.
         assert (timing["iterations"], len(timing["spans"])) == (2, 4)
         assert 0 < timing["all_to_all_seconds"] < timing["iteration_seconds"]
         assert sum(span["begin_seconds"] < timing["backward_seconds"] for span in timing["spans"]) == 2
         assert are_emulated == [True, True]
         timing = scheduled["timing"]
         begun = [span["begin_seconds"] < timing["backward_seconds"] for span in timing["spans"]]
-        # The same, each in several pieces.
+        # The same exchanges, each in several pieces.
         assert timing["iterations"] == 2
         assert begun.count(True) == begun.count(False) >= 4
         assert 0 < timing["all_to_all_seconds"] < timing["iteration_seconds"]

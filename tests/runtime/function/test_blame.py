@@ -1,4 +1,4 @@
-"""Whatever a function raises is its error, with the line of its own that led there."""
+"""Any exception of a function is its error, with the responsible line of its own code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Unspeakable(Exception):
 
 
 def cancelled(_: Any = None) -> None:
-    """Raise what is no Exception, as KeyboardInterrupt is, which would end pytest."""
+    """Raise a non-Exception, as KeyboardInterrupt is, which would end pytest."""
     raise CancelledError
 
 

@@ -1,4 +1,4 @@
-"""What the platform reads of hyperparameters, and what it leaves to the function."""
+"""Which hyperparameters the platform reads, and which it leaves to the function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a training loop that were left in `train()` are refused where they would change the result."""
+"""Steps of a training loop left in `train()` are refused if they would change the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.runtime.failures import WorkerFailureError
 
 
 class Stepping(Points):
-    """Has what a training loop has."""
+    """A function with the parts of a training loop."""
 
     def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         self.optimizer = super().init_optimizer(model)

@@ -1,4 +1,5 @@
-"""`train()` gets the person's own module, and whatever it does with it is averaged over the ranks."""
+"""`train()` gets the user's own module, and all gradients are averaged over the ranks however it uses the
+module."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class Points(TrainingFunction):
         return TensorDataset(inputs, inputs.sum(1, keepdim=True).tanh())
 
     def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        # What weight decay and momentum do to a parameter differs between zeros and no gradient.
+        # Weight decay and momentum treat zeros and missing gradients differently.
         return torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
 
     def train(self, batch: Any, model: Any) -> Any:
@@ -77,7 +78,7 @@ def test_train_gets_the_module_itself(alone: None) -> None:
 
 
 class LastLayer(Points):
-    """Steps one layer; gradients of the others are computed all the same."""
+    """Steps one layer, although gradients of the others are computed."""
 
     def init_optimizer(self, model: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(model[2].parameters(), lr=0.05)
@@ -92,7 +93,7 @@ def test_a_part_of_the_model_may_be_stepped(alone: None) -> None:
 
 
 class OwnModule(Points):
-    """A model with an attribute of that name."""
+    """A model with an attribute named `module`."""
 
     def init_model(self) -> nn.Module:
         model = nn.Module()
@@ -119,7 +120,7 @@ def test_inputs_of_the_model_are_moved_to_its_gpu() -> None:
 
 
 class Elsewhere(Points):
-    """Trains something that is not the model that the runtime knows."""
+    """Trains a module other than the model that the runtime wraps."""
 
     def train(self, batch: Any, model: Any) -> Any:
         return super().train(batch, copy.deepcopy(model))
@@ -135,7 +136,7 @@ def test_a_loss_without_the_models_parameters_is_refused(alone: None) -> None:
 
 
 class Experts(nn.Module):
-    """Each sample goes to the expert that its number says; the last one gets none, ever."""
+    """Each sample goes to the expert of its number; the last expert never gets any."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +155,7 @@ class Experts(nn.Module):
 
 
 class Mixture(Points):
-    """Each iteration leaves some experts without a gradient: on one rank, or on all."""
+    """Each iteration leaves some experts without a gradient, on one rank or on all."""
 
     def init_model(self) -> nn.Module:
         return Experts()
@@ -181,7 +182,7 @@ class Heads(nn.Module):
 
 
 class TwoHeads(Points):
-    """Calls its model twice, and a method of it, and never uses a third head. Its buffers are odd."""
+    """Calls its model twice, and a method of it, and never uses a third head. Its buffers are unusual."""
 
     def init_model(self) -> nn.Module:
         return Heads()
@@ -206,7 +207,7 @@ class Checkpointed(nn.Module):
 
 
 class Recomputed(Points):
-    """Its gradients come in pieces."""
+    """Its gradients arrive in pieces."""
 
     def init_model(self) -> nn.Module:
         return Checkpointed()
@@ -220,7 +221,7 @@ ITERATIONS = 6
 
 
 def fused(model: nn.Module) -> dict[str, Any]:
-    """A plan that sends all gradients in two groups."""
+    """Return a plan that sends all gradients in two groups."""
     sizes = {name: each.numel() for name, each in reversed(list(model.named_parameters()))}
     profile = ModelProfile("model", tuple(sizes), np.array([*sizes.values()]), np.ones(len(sizes)))
     plan = FusionPlan(
@@ -234,7 +235,8 @@ def fused(model: nn.Module) -> dict[str, Any]:
 
 
 def trained() -> dict[tuple[str, str, int], dict[str, Tensor]]:
-    """The states of all kinds of models after some iterations, under DDP's averages and under a plan's."""
+    """Return the states of all kinds of models after some iterations, under DDP's averages and under a
+    plan's."""
     assert dist.get_world_size() == 2
     found = {}
     for (name, kind), way, batch in product(KINDS.items(), WAYS, BATCHES):
@@ -248,7 +250,7 @@ def trained() -> dict[tuple[str, str, int], dict[str, Tensor]]:
 
 
 def plainly_trained(kind: type[Points], batch: int) -> dict[str, Tensor]:
-    """The same without the runtime's synchronisation: PyTorch on one device."""
+    """Return the same without the runtime's synchronisation: PyTorch on one device."""
     function = kind({})
     runner = runner_of(function, batch=batch)
     parts = runner.parts

@@ -1,4 +1,4 @@
-"""What a function returns is taken, or refused in one sentence that says what to return instead."""
+"""Return values of a function are accepted, or refused in one sentence that names what to return instead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INPUTS = torch.randn(64, 6, generator=torch.Generator().manual_seed(3))
 
 
 class Returning(Points):
-    """Returns what its hyperparameters say, each made from what the method gets."""
+    """Returns the values that its hyperparameters name, each made from the method's arguments."""
 
     def init_model(self) -> nn.Module:
         return self._told("model", super().init_model())
@@ -79,7 +79,7 @@ def _of_another_optimizer(_: Any) -> Any:
 
 
 def _use(function: TrainingFunction) -> None:
-    """Build all that it returns, train once, evaluate."""
+    """Build everything that it returns, train once, evaluate."""
     runner = runner_of(function)
     check_portable(runner.parts)
     runner.run(0)
@@ -161,7 +161,7 @@ def test_gradients_made_in_init_model_are_discarded() -> None:
 
 
 class Rows(Dataset[Any]):
-    """Data of which one sample is bad."""
+    """Data with one invalid sample."""
 
     def __init__(self, bad: Any) -> None:
         self.bad = bad
@@ -197,14 +197,14 @@ def test_an_unpicklable_batch_is_reported(alone: None) -> None:
 
 
 class PartOfTheBatch(Points):
-    """Keeps something of the whole batch's size, as recurrent networks do."""
+    """Keeps a tensor of the whole batch's size, as recurrent networks do."""
 
     def train(self, batch: Any, model: nn.Module) -> Any:
         return super().train(batch, model) + torch.ones(8) @ batch[1]
 
 
 class SomeMetrics(Points):
-    """Has a metric for some batches only."""
+    """Returns a metric for some batches only."""
 
     def train(self, batch: Any, model: nn.Module) -> Any:
         metrics = {"of the first": 1.0} if dist.get_rank() == 0 else {}
@@ -212,14 +212,14 @@ class SomeMetrics(Points):
 
 
 class OtherModels(Points):
-    """Builds another model on each worker."""
+    """Builds a different model on each worker."""
 
     def init_model(self) -> nn.Module:
         return nn.Linear(6, 1, bias=dist.get_rank() == 0)
 
 
 def messages() -> list[str]:
-    """What three functions fail with on this rank."""
+    """Return the messages with which three functions fail on this rank."""
     told = []
     for kind in (PartOfTheBatch, SomeMetrics, OtherModels):
         try:
@@ -239,7 +239,7 @@ def test_errors_that_need_several_workers_are_found_on_one() -> None:
 
 
 class Undetached(Points):
-    """Keeps something of each batch for the next."""
+    """Keeps an undetached tensor of each batch for the next."""
 
     def train(self, batch: Any, model: nn.Module) -> Any:
         loss = super().train(batch, model)
@@ -248,7 +248,7 @@ class Undetached(Points):
 
 
 class InPiecesLater(Points):
-    """Recomputes with a backward pass within the backward pass, but not at first."""
+    """Recomputes with a backward pass within the backward pass, but not in the first iteration."""
 
     def train(self, batch: Any, model: Any) -> Any:
         inputs, targets = batch
@@ -275,7 +275,7 @@ def test_errors_of_later_iterations_are_explained(alone: None, kind: type[Points
 
 
 class CarriedState(Points):
-    """Goes on with what it computed of the last batch, as recurrent networks do."""
+    """Continues from its result of the last batch, as recurrent networks do."""
 
     def train(self, batch: Any, model: nn.Module) -> Any:
         outputs = model(batch[0])
@@ -292,7 +292,7 @@ def test_functions_tied_to_the_whole_batch_are_found_on_one_worker(alone: None) 
 
 
 class OtherState(Points):
-    """Cannot take back what it kept."""
+    """Cannot load its own state."""
 
     def load_state_dict(self, state: Any) -> None:
         nn.Linear(6, 1).load_state_dict(dict(state))
@@ -311,7 +311,7 @@ def test_a_state_that_cannot_be_restored_is_explained() -> None:
 
 
 def gathering() -> list[Any]:
-    """What a metric that gathers from all ranks gives where one of them evaluates alone."""
+    """Return a gathering metric's result when one rank evaluates alone."""
 
     def gathered(_: Any) -> dict[str, float]:
         if not dist.is_initialized():

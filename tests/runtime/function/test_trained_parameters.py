@@ -1,4 +1,4 @@
-"""Parameters that are frozen and unfrozen are synchronised; what else changes of them is refused at once."""
+"""Frozen and unfrozen parameters are synchronised; other changes of parameters are refused at once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ RANKS = 2
 
 
 def fused(codec: str) -> dict[str, Any]:
-    """The kind that sends what is trained of `Table` at first, but for its rows, as one group."""
+    """Return the kind that sends the parameters of `Table` trained at first, except its rows, as one
+    group."""
     elements = {"last.bias": 1, "last.weight": 6}
     model = ModelProfile("model", tuple(elements), np.array([*elements.values()]), np.ones(len(elements)))
     shape, prediction = PlacementShape(1, RANKS), Prediction(1.0, 0.0, 0.0)
@@ -70,7 +71,7 @@ def fused(codec: str) -> dict[str, Any]:
 
 
 def zen(scheme: str) -> dict[str, Any]:
-    """The kind that exchanges the rows by this scheme."""
+    """Return the kind that exchanges the rows by this scheme."""
     tensor = {"tensor": "table.weight", "elements": SIZE * 4, "width": 4, "scheme": scheme}
     content = {
         "planner": "zen",
@@ -89,7 +90,7 @@ WAYS: dict[str, tuple[int | None, tuple[dict[str, Any], ...]]] = {
     "fused": (AT + 2, (SPARSE, fused("none"))),
     **{scheme: (AT + 2, (zen(scheme), DENSE)) for scheme in ("agsparse", "sparcml", "zen")},
 }
-#: Ranks have the same parameters, but not those of one worker.
+#: The ranks have the same parameters, but not those of one worker.
 LOSSY = {
     "onebit": (None, (SPARSE, fused("onebit"))),
     "ef-signsgd": (None, (SPARSE, fused("ef-signsgd"))),
@@ -102,7 +103,7 @@ CASES += [("in turns", way) for way in ("fused", "agsparse", "sparcml", "zen", *
 
 
 def every_case() -> tuple[dict[tuple[str, str], Trained], Trained]:
-    """The sound ones, then the one in which ranks differ."""
+    """Return the correct cases, then the one in which ranks differ."""
     found = {}
     for name, way in CASES:
         restart_at, kinds = {**WAYS, **LOSSY}[way]
@@ -154,7 +155,7 @@ def _narrow(model: Table) -> None:
     model.forward = lambda places: model.last(model.first(model.table(places).double()).float())  # type: ignore[method-assign]
 
 
-#: What is changed of the model at iteration AT, and what is said then.
+#: Changes of the model at iteration AT, with the resulting messages.
 REFUSED = {
     "replaced": (_replace, "the parameter 'first.weight' is another one now"),
     "added": (_add, "the parameter 'extra.weight' is new in the model"),

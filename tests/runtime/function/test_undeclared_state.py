@@ -1,4 +1,4 @@
-"""What `train()` remembers and no state has is refused, or told in the log where it may not matter."""
+"""Attributes that `train()` keeps outside every state are refused, or logged if they may not matter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.runtime.failures import WorkerFailureError
 
 
 class Averaging(Points):
-    """Keeps an average of the weights, as many scripts write it."""
+    """Keeps an average of the weights, as many scripts do."""
 
     def init_model(self) -> nn.Module:
         model = super().init_model()

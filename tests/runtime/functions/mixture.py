@@ -1,4 +1,4 @@
-"""A small mixture of experts that looks at its model wherever it may."""
+"""A small mixture of experts that reads its model in every method."""
 
 from __future__ import annotations
 

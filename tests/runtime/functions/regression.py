@@ -1,4 +1,4 @@
-"""A small regression whose every oddity is a hyperparameter; what the tests train."""
+"""A small regression whose special behaviours are hyperparameters; the tests train it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers with many weights and little to compute: what synchronising costs shows."""
+"""Layers with many weights and little computation, so that the cost of synchronising shows."""
 
 from __future__ import annotations
 
