@@ -1,4 +1,4 @@
-"""When a worker cannot go on, it says why and whose fault it is."""
+"""A worker that cannot continue reports the reason and who is to blame."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_shards_that_are_not_one_state_fail_the_start_on_every_rank(
 
 def test_sigterm_ends_a_worker_even_inside_a_collective(agent: LocalAgent) -> None:
     generation = agent.start_generation(REGRESSION, regression(), 2).wait_until_ready()
-    # Only rank 1 is told to train: it waits for rank 0's state in a collective.
+    # Only rank 1 is ordered to train: it waits for rank 0's state in a collective.
     waiting = generation.workers[1]
     waiting.goal("train", {"from": "nothing"})
     waiting.wait_for_phase("loading")

@@ -1,4 +1,4 @@
-"""What a worker takes of its host: all its processes, from when it is asked on."""
+"""A worker's memory on its host: of all its processes, since the last reset."""
 
 from __future__ import annotations
 

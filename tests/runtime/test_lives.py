@@ -1,4 +1,4 @@
-"""A measurement takes no function, scheduler or data set further than its job does."""
+"""A measurement takes a function, scheduler or data set no further than its job does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.runtime.iterating.lives import Lives, copies_of
 
 
 class CountingRows(Dataset[Any]):
-    """Raises once it was read more often than its job reads it."""
+    """Raises if it is read more often than its job reads it."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -47,7 +47,7 @@ class Short(Points):
         return self.rows
 
     def init_scheduler(self, optimizer: Any) -> Any:
-        # PyTorch divides by zero where there is one step.
+        # PyTorch would divide by zero with one step.
         steps = max(self.iterations, 2)
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
 
@@ -62,7 +62,7 @@ class Short(Points):
 
 
 def lives_of(function: Points, length: int | None) -> tuple[Lives, list[IterationRunner]]:
-    """Its lives, and what trained in each."""
+    """Return the function's lives, and what trained in each."""
     dataset = build_dataset(function, 0)
     begun: list[IterationRunner] = []
 

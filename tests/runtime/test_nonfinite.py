@@ -1,4 +1,4 @@
-"""Losses and weights that are NaN or infinite: told at once and briefly; the end of a job that stays so."""
+"""Losses and weights that are NaN or infinite: reported at once and briefly; a job that stays so ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.runtime.nonfinite import TOLD_RUNS, NonfiniteWatch, find_nonfinite
 
 
 class Training:
-    """Progress under watch, and what was told of it."""
+    """Progress under watch, and the reports about it."""
 
     def __init__(self, *, stops: bool = True, progress: Progress | None = None) -> None:
         self.told: list[dict[str, Any]] = []
@@ -97,7 +97,7 @@ def test_a_state_is_held_back_while_the_loss_is_nan() -> None:
 
 
 def test_nonfinite_weights_are_held_back_until_the_next_loss() -> None:
-    """Nothing may depend on these weights: then the state is stored."""
+    """Training may not depend on these weights: then the state is stored."""
     training = Training()
     training.run(1.0)
     assert training.watch.holds_back(training.progress, broken())

@@ -1,4 +1,4 @@
-"""A lost peer is known by the runtime's own connections, whatever an error says."""
+"""A lost peer is detected by the runtime's own connections, whatever an error says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.runtime.data.batches import BatchLoader
 from workers.runtime.data.sample_order import SampleOrder
 from workers.runtime.failures import WorkerFailureError, blaming_the_function, is_peer_loss
 
-#: What people's own code raises, in words that collectives use too.
+#: Errors of users' code in words that collectives use too.
 _OWN_ERRORS = [
     RuntimeError("no class called 'igloo' in labels.csv"),
     RuntimeError("NCCL is not a valid label"),
@@ -34,7 +34,7 @@ _OWN_ERRORS = [
 
 
 class _Rank:
-    """A rank of a group of two within this process, as the runtime's own groups are asked."""
+    """A rank of a group of two within this process, which answers as the runtime's own groups do."""
 
     def __init__(self, carrier: Any) -> None:
         self.carrier = carrier
@@ -47,7 +47,7 @@ class _Rank:
 
 
 def pair_of_ranks() -> list[Any]:
-    """Both ranks of a gloo group, in this process."""
+    """Return both ranks of a gloo group in this process."""
     store = dist.HashStore()
 
     def join(rank: int) -> Any:
@@ -59,7 +59,7 @@ def pair_of_ranks() -> list[Any]:
 
 @pytest.fixture
 def ranks() -> Iterator[list[Any]]:
-    """Both ranks of a group; the first one's end is the runtime's own."""
+    """Return both ranks of a group; the first one is the runtime's own."""
     pair = pair_of_ranks()
     own: Any = _Rank(pair[0])
     own_groups.own(own)
@@ -72,7 +72,7 @@ def ranks() -> Iterator[list[Any]]:
 def test_a_functions_error_is_not_blamed_on_a_peer(
     ranks: list[Any], error: Exception, others_end: bool
 ) -> None:
-    """Also where another rank has raised it just before and has ended."""
+    """Also if another rank has just raised it and ended."""
     if others_end:
         ranks.pop()
     with pytest.raises(WorkerFailureError) as caught, blaming_the_function("train()"):

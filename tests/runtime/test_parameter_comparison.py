@@ -1,4 +1,4 @@
-"""Parameters that are not the same on all workers end the job with a name."""
+"""Parameters that differ between workers end the job with the name of one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AT = 3
 
 
 def drift(_function: Changing, model: Table, iteration: int) -> None:
-    """A worker of its own changes a trained parameter a little."""
+    """Change a trained parameter slightly on one worker."""
     if iteration == AT and dist.get_rank() == 1:
         model.last.bias.data += 1e-5
 

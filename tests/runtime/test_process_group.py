@@ -1,4 +1,4 @@
-"""Which library carries tensors between ranks."""
+"""Which backend carries tensors between ranks."""
 
 from __future__ import annotations
 

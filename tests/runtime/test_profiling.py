@@ -33,9 +33,9 @@ def test_the_curve_of_an_emulated_device_is_its_models(agent: LocalAgent) -> Non
     assert done["reason"] == "all_levels"
     model = DeviceModel.from_message(COMPUTE_BOUND["model"])
     for level in levels:
-        # Small gradients: latency alone, once for each doubling of the ranks.
+        # Small gradients: only latency counts, once for each doubling of the ranks.
         expected = model.compute_seconds(24 // level["gpus"]) + 0.004 * log2(level["gpus"])
-        # The host is shared: it may be slower than the device now and then, never faster.
+        # The host is shared: it may sometimes be slower than the device, never faster.
         assert 0.6 / expected < level["iterations_per_second"] < 1.02 / expected
         assert level["train_seconds"] >= 0.999 * model.compute_seconds(24 // level["gpus"])
         assert level["pause_seconds"] > 0
@@ -71,7 +71,7 @@ def test_profiling_stops_at_the_first_level_without_gain(agent: LocalAgent) -> N
 
 
 def test_known_levels_of_fewer_gpus_are_not_measured_again(agent: LocalAgent) -> None:
-    """Otherwise slow iterations on few GPUs take the time in which more were to be measured, each time."""
+    """Otherwise slow iterations on few GPUs would use up the time for measuring more GPUs, each time."""
     device = emulated(fixed_seconds=0.03, latency_seconds=0.01, within_server=1e7)
     for known, reason in ((1 / 0.03, "no_gain"), (1e-6, "all_levels")):
         profile = {"levels": [2], "known": known, "seconds_per_level": 0.2}

@@ -1,5 +1,5 @@
-"""A worker begins no iteration once the lease of its server is over: whoever else would end it may be frozen
-with it."""
+"""A worker begins no iteration after its server's lease: all processes that would end it may be frozen
+too."""
 
 from __future__ import annotations
 

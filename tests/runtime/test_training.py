@@ -1,4 +1,4 @@
-"""One generation from its start to its end."""
+"""One generation from start to end."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_checkpoints_are_written_while_training_goes_on(agent: LocalAgent, told:
 
 
 def _restart_agent(worker: LocalWorker) -> None:
-    """The worker's agent goes and a new one comes."""
+    """Replace the worker's agent by a new one."""
     worker.hang_up()
     worker.messages.clear()
     worker.listen()
@@ -122,7 +122,7 @@ def test_an_acknowledged_event_is_not_sent_again(agent: LocalAgent) -> None:
     worker.wait_for_event("first_iteration")
     worker.wait_for_file("final")
     _restart_agent(worker)
-    # A file that nobody confirmed is announced again, and the worker waits for that to end.
+    # An unconfirmed file is announced again, and the worker waits for the confirmation before it ends.
     worker.wait_for_file("final")
     assert worker.of_kind("event") == []
     worker.send({"stored": "out/final"})

@@ -43,7 +43,7 @@ Change = Callable[["Changing", Table, int], None]
 
 
 class Changing(TrainingFunction):
-    """`change` is called at the beginning of every iteration."""
+    """Calls `change` at the beginning of every iteration."""
 
     def __init__(self, hyperparameters: Mapping[str, Any], change: Change) -> None:
         super().__init__(hyperparameters)
@@ -68,7 +68,7 @@ class Changing(TrainingFunction):
 
 @dataclass
 class Trained:
-    """What a rank has in the end."""
+    """The results of a rank."""
 
     weights: dict[str, Tensor] = field(default_factory=dict)
     gradients_left: int = 0
@@ -84,7 +84,7 @@ def train(
     restart_at: int | None = None,
     every: int = 0,
 ) -> Trained:
-    """Train on all ranks of the default group; `restart_at`: go on in new parts from a stored state."""
+    """Train on all ranks of the default group; `restart_at`: continue in new parts from a stored state."""
     function = Changing({}, change)
     parts, runner, comparison = begin(function, synchronisers, iterations, every)
     found = Trained()
@@ -110,7 +110,7 @@ def train(
 def begin(
     function: Changing, synchronisers: Sequence[Mapping[str, Any]] = (), iterations: int = 8, every: int = 0
 ) -> tuple[TrainingParts, IterationRunner, ParameterComparison]:
-    """A generation that is ready to train."""
+    """Return a generation that is ready to train."""
     runner = runner_of(function, batch=BATCH, seed=SEED, synchronisers=synchronisers, family="lossy")
     module = runner.parts.module
     comparison = ParameterComparison(

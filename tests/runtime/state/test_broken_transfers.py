@@ -1,4 +1,4 @@
-"""A hand-over that breaks off midway: the job goes on from the last complete recovery point."""
+"""A hand-over that breaks midway: the job resumes from the last complete recovery point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BROKEN_AFTER_BYTES = 2 << 20
 def large_state(
     generation: int, iterations: int = 10**6, *, state_bytes: int = STATE_BYTES, **changes: Any
 ) -> dict[str, Any]:
-    """An assignment whose state is large beside what it computes."""
+    """Return an assignment whose state is large compared to its computation."""
     return {
         "function": {"entry": "large_state:LargeState"},
         "hyperparameters": {"global_batch_size": 8, "state_bytes": state_bytes},
@@ -38,8 +38,8 @@ def large_state(
 
 
 class BreakingRelay:
-    """Passes on what a worker serves until so many bytes have gone by; then calls `broken`, and hangs up when
-    that returns."""
+    """Relays a worker's port until `BROKEN_AFTER_BYTES` bytes have passed; then calls `broken`, and closes
+    the connection when that returns."""
 
     def __init__(self, port: int, broken: Callable[[], None]) -> None:
         self._target = port
@@ -58,7 +58,7 @@ class BreakingRelay:
                 inner.sendall(received)
                 passed += len(received)
             self._broken()
-            # Closing alone would wait for the other thread, which still reads.
+            # Closing alone would wait for the other thread, which is still reading.
             inner.shutdown(socket.SHUT_RDWR)
 
     def _pass_back(self, inner: socket.socket, outer: socket.socket) -> None:
@@ -70,7 +70,7 @@ class BreakingRelay:
 
 
 def through(start: Message, rank: int, port: int) -> Message:
-    """The same order with another port for one shard."""
+    """Return the same order with another port for one shard."""
     shards = [dict(shard) for shard in start["shards"]]
     shards[rank]["holders"] = [{**shards[rank]["holders"][0], "port": port}]
     return {**start, "shards": shards}
@@ -89,7 +89,8 @@ def through(start: Message, rank: int, port: int) -> Message:
 def test_a_sender_that_is_lost_midway_leaves_the_last_complete_point(
     agent: LocalAgent, sender: int, end: str
 ) -> None:
-    """Killed, its connection breaks. Without power it says nothing more, and the next order ends the wait."""
+    """A killed sender's connection breaks. A sender without power goes silent, and the next order ends the
+    wait."""
     old = agent.start_generation(
         LARGE_STATE, large_state(1, device=emulated(), checkpoint_seconds=0.1), 2
     ).wait_until_ready()
@@ -128,7 +129,7 @@ def test_a_sender_that_is_lost_midway_leaves_the_last_complete_point(
 
 
 def test_a_sender_that_comes_back_is_asked_again(agent: LocalAgent) -> None:
-    """The connection breaks and nobody dies: the whole state is taken once more."""
+    """The connection breaks but no process dies: the whole state is transferred again."""
     old = agent.start_generation(LARGE_STATE, large_state(1, device=emulated()), 2)
     old.wait_until_ready().train_from_nothing().wait_for_iteration(2)
     new = agent.start_generation(LARGE_STATE, large_state(2), 2).wait_until_ready()
@@ -150,7 +151,7 @@ def test_a_sender_that_comes_back_is_asked_again(agent: LocalAgent) -> None:
 
 
 def forward_for_ever(port: int, target: int) -> None:
-    """Listen where the relay did and pass one connection on to its end."""
+    """Listen on the relay's port and forward one connection to its end."""
     with listen_on(LOOPBACK, port) as listener:
         inner, _ = listener.accept()
     with inner, socket.create_connection((LOOPBACK, target)) as outer:
@@ -172,7 +173,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 @pytest.mark.parametrize("way", ["hand-over", "suspend and resume"])
 @pytest.mark.live
 def test_no_rank_holds_the_whole_state_as_bytes(agent: LocalAgent, way: str) -> None:
-    """Beside its model a rank never has as much as the state again."""
+    """Beside its model a rank never holds another copy of the state."""
     ranks, size = 4, 64 << 20
     slow = large_state(1, state_bytes=size, device=emulated(fixed_seconds=0.25))
     old = agent.start_generation(LARGE_STATE, slow, ranks)

@@ -1,4 +1,4 @@
-"""The runtime obeys its plan: it lets its store send in idle spans alone, and measures what that costs."""
+"""The runtime follows its plan: it lets its store send only in idle spans, and measures the cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STARTUP_SECONDS = 0.001
 
 
 class Training:
-    """A job by a clock of its own, and a store whose copies go over a link that nobody else delays.
+    """A job with a simulated clock, and a store whose copies use an otherwise idle link.
 
     An iteration: `forward` seconds, a vote, then collectives of these lengths with pauses between them.
     """
@@ -38,15 +38,15 @@ class Training:
         self.forward, self.collectives, self.size = forward, collectives, size
         self.at = 100.0
         self.told: list[dict[str, Any]] = []
-        #: What was allowed: when, bytes, within. And when training used the network.
+        #: The allowances: time, bytes, within. Then the times at which training used the network.
         self.allowed: list[tuple[float, int, float | None]] = []
         self.used: list[tuple[float, float]] = []
         self.points: list[int] = []
         self.iteration = 0
         self.written_at = 0.0
-        #: By how much copies lengthen an iteration in which they are on their way.
+        #: By how much copies lengthen an iteration in which they are in flight.
         self.interference = 0.0
-        #: What writes a point, and how long it waits after one.
+        #: The object that writes points, and how long it waits after one.
         self.pause_seconds = 0.0
         self._left = 0
         self._last: Copied | None = None
@@ -115,13 +115,13 @@ class Training:
         return self.told[-1]
 
     def every(self, last: int = 8) -> set[int]:
-        """Iterations between the last points."""
+        """Return the intervals between the last points, in iterations."""
         late = self.points[-last:]
         return {after - before for before, after in zip(late, late[1:], strict=False)}
 
 
 def idle_enough(**changes: Any) -> Training:
-    """Each iteration leaves 0.3 s before its vote; a copy takes 0.1 s."""
+    """Return training whose iterations leave 0.3 s before the vote; a copy takes 0.1 s."""
     return Training(**{"forward": 0.3, "collectives": [(0.1, 0.1), (0.2, 0.1)], **changes})
 
 
@@ -149,7 +149,7 @@ def test_copies_are_sent_in_idle_spans_once_these_are_known() -> None:
 def test_a_copy_too_large_for_one_iteration_is_spread_over_several() -> None:
     training = idle_enough(size=5 * MB)
     training.run(160)
-    # Half a second on the network; 0.24 s of the first span may be used, 0.48 s of all of an iteration.
+    # Half a second on the network; 0.24 s of the first span may be used, 0.48 s of a whole iteration.
     assert training.plan["iterations"] == 2
     assert training.plan["extension_seconds"] == 0.0
     assert training.every() == {2}
@@ -159,7 +159,7 @@ def test_without_idle_time_points_are_rare_and_follow_the_collectives() -> None:
     training = Training(forward=0.0, collectives=[(0.0, 0.4), (0.0, 0.4)])
     training.run(100)
     assert training.plan["extension_seconds"] > 0.0
-    # No rarer than the durable ones, which are 60 s apart.
+    # At least as frequent as durable ones, which are 60 s apart.
     assert training.plan["every"] == int(60.0 / 0.805)
     training.allowed.clear()
     training.run(2 * training.plan["every"])
@@ -195,7 +195,7 @@ def test_points_are_at_least_as_frequent_as_their_owner_asks(most_every: int) ->
 
 
 def test_the_reported_interval_is_that_of_the_points() -> None:
-    """Promises count on it (decision 0028), and writing takes its share of the time whatever the plan is."""
+    """Promises rely on it (decision 0028), and writing takes its share of the time whatever the plan is."""
     training = idle_enough()
     training.pause_seconds = 5.0
     training.run(250)

@@ -1,4 +1,5 @@
-"""A state's way from a device to the host: whole, in order, through a few sub-buffers, while others fill."""
+"""A state is copied from a device to the host whole, in order, through a few sub-buffers that fill
+meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ TYPES = st.sampled_from([torch.float32, torch.float16, torch.int64, torch.uint8]
 
 @dataclass
 class Device:
-    """Copies when it is waited for, which is as late as a device may; what is never waited for stays zero."""
+    """Copies only when it is waited for, as late as a device may; without a wait the buffer stays zero."""
 
     begun: int = 0
     done: int = 0

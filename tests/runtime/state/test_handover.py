@@ -1,4 +1,4 @@
-"""The channel over which a rank of a generation hands its shard to one of the next."""
+"""The channel over which a rank of one generation hands its shard to a rank of the next."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def server() -> HandoverServer:
 
 
 def _asked(times: int) -> Callable[[], bool]:
-    """Wanted for so many looks: a refused successor asks again each time."""
+    """Return a `wanted` that holds for some polls: a refused successor asks again each time."""
     left = iter(range(times))
     return lambda: next(left, None) is not None
 
@@ -111,7 +111,7 @@ def test_unauthenticated_callers_block_no_handover(
     monkeypatch.setattr(handover, "_AUTHENTICATION_SECONDS", 0.2)
     with socket.create_connection((LOOPBACK, server.port)) as slow:
         slow.settimeout(0.05)
-        # A byte now and then is no reason to wait on.
+        # A byte now and then does not prolong the wait.
         assert any(_is_closed_after_a_byte(slow) for _ in range(60))
 
 
@@ -142,7 +142,7 @@ def test_a_new_order_ends_the_wait(server: HandoverServer) -> None:
 
 @pytest.fixture
 def altering_relay(server: HandoverServer) -> Iterator[int]:
-    """Passes everything on, and changes one byte a megabyte after the beginning; its port."""
+    """Forward everything, with one byte changed a megabyte after the beginning; return the port."""
     listener = listen_on(LOOPBACK, free_port())
 
     def relay() -> None:

@@ -1,5 +1,5 @@
-"""A batch of any usual shape reaches the device. The device is PyTorch's `meta`: it needs no GPU and is not
-the CPU."""
+"""A batch of any usual shape reaches the device: PyTorch's `meta`, which needs no GPU and differs from the
+CPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tensor() -> Tensor:
 
 @dataclass(frozen=True)
 class Encoded:
-    """As a collate function of a person's may return; one field is no argument of the constructor."""
+    """A return value of a user's collate function; one field is not a constructor argument."""
 
     tokens: Tensor
     names: list[str]
@@ -33,7 +33,7 @@ class Encoded:
 
 
 class BatchOfATokenizer(UserDict[str, Tensor]):
-    """As the tokenizers of transformers return: a mapping that is no dict and moves itself."""
+    """Like the tokenizers of transformers: a mapping that is not a dict and has its own `to`."""
 
     def to(self, device: torch.device) -> BatchOfATokenizer:
         return BatchOfATokenizer({name: value.to(device) for name, value in self.items()})

@@ -1,4 +1,4 @@
-"""What a state cannot hold is noticed when it is first taken; the rest comes back as it was."""
+"""Values that a state cannot hold are detected when it is first taken; all others survive a round trip."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Metres(float):
 
 
 class Remembering(TrainingFunction):
-    """A function that remembers what a test gives it."""
+    """A function whose state is what a test gives it."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """A rescaled run sees the same samples in the same order and ends with the same loss.
 
-The tolerance is relative, 1e-5: on other numbers of workers sums are added in another order, which moves the
-last digits of a float32, and a smooth model keeps such differences small.
+The tolerance is relative, 1e-5: on other numbers of workers sums are added in another order, which changes
+the last digits of a float32, and a smooth model keeps such differences small.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from workers.runtime.at_home.local_worker import Message
 
 TOLERANCE = 1e-5
 LARGE_STATE = Path(__file__).parents[3] / "benchmarks/functions/large_state.py"
-#: So slow that no machine ends the job before its next move.
+#: Slow enough that no machine ends the job before its next move.
 PACE = emulated(fixed_seconds=0.25)
 
 
@@ -38,7 +38,7 @@ def _rescaled(
     every: int,
     source: Path = REGRESSION,
 ) -> tuple[Message, list[Message]]:
-    """Hand over about every so many iterations; returns the report and each generation's first event. All but
+    """Hand over about every `every` iterations; return the report and each generation's first event. All but
     the last generation are paced."""
     current: Generation | None = None
     events = []
@@ -88,8 +88,8 @@ def test_two_three_and_one_worker_end_with_the_loss_of_one(agent: LocalAgent) ->
 
 
 def test_experts_move_with_their_job(agent: LocalAgent) -> None:
-    """From two workers to four, which have three experts, then to three and to one. The function runs its
-    model after every iteration, and some iterations are evaluated: both need all experts."""
+    """From two workers to four, one more than there are experts, then to three and to one. The function runs
+    its model after every iteration, and some iterations are evaluated: both need all experts."""
     source = FUNCTIONS / "mixture.py"
     assignment = regression(
         iterations=24,
@@ -103,7 +103,7 @@ def test_experts_move_with_their_job(agent: LocalAgent) -> None:
 
 
 def test_a_durable_state_has_all_experts(agent: LocalAgent) -> None:
-    """A suspended job goes on on another number of workers; PyTorch alone reads its weights."""
+    """A suspended job resumes on another number of workers; PyTorch alone reads its weights."""
     source = FUNCTIONS / "mixture.py"
     assignment = regression(iterations=8, batch=10, function={"entry": "mixture:Mixture"})
     unscaled = _unscaled(agent, assignment, source)
@@ -151,7 +151,7 @@ def test_a_suspended_job_goes_on_exactly_where_it_stopped(agent: LocalAgent) -> 
 def test_all_ranks_stop_after_the_same_iteration(agent: LocalAgent) -> None:
     generation = agent.start_generation(REGRESSION, regression(iterations=10**6), 3).wait_until_ready()
     generation.train_from_nothing().wait_for_iteration(20)
-    # The other ranks hear of it late: it is rank 0's flag that stops them.
+    # The other ranks receive the goal late: rank 0's flag stops them.
     generation.leader.goal("suspend")
     stopped = [worker.wait_for_phase("suspended")["iteration"] for worker in generation.workers]
     assert len(set(stopped)) == 1
@@ -193,7 +193,7 @@ def test_a_generation_waiting_for_a_state_can_be_suspended(agent: LocalAgent) ->
 
 
 def test_ranks_broadcast_the_model_only_when_training_from_nothing(agent: LocalAgent) -> None:
-    """A state that is loaded would write over it."""
+    """A loaded state would overwrite it."""
     size = 4 << 20
     device = emulated(network=1e9)
     assignment = {

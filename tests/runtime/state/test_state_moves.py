@@ -1,4 +1,4 @@
-"""A state on the move ends no earlier than the emulated links on its way allow."""
+"""Moving a state takes no less time than the emulated links on its way permit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def sender(tmp_path: Path) -> Iterator[Machine]:
 
 
 def _hand_over(sender: Machine, receiver: Machine) -> float:
-    """Seconds that it takes."""
+    """Return the seconds of a hand-over."""
     server = HandoverServer(LOOPBACK, free_port(), "secret", 3, sender.moves)
     server.publish(SHARD)
     end = time.monotonic() + 60

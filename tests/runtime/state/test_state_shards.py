@@ -1,4 +1,4 @@
-"""A state that is cut over ranks comes back whole, at any number of ranks, and no rank has it as bytes."""
+"""A state cut over ranks is restored whole on any number of ranks, and no rank holds all of it as bytes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_element_is_in_one_slice_and_slices_are_even(layout: list[TensorEn
     alone = sum(entry.count * entry.element_bytes for entry in layout if not entry.replicated)
     largest_element = max((entry.element_bytes for entry in layout), default=0)
     assert max(sizes) <= max(alone, math.ceil(sum(sizes) / shards)) + largest_element
-    # Where rank 0's own part is more than its share, the others share all the rest.
+    # If rank 0's own part exceeds its share, the others share all the rest.
     if shards > 1 and alone >= sum(sizes) / shards:
         assert max(sizes[1:]) <= math.ceil((sum(sizes) - alone) / (shards - 1)) + largest_element
 
@@ -139,7 +139,7 @@ def _shards(state: dict[str, Any], world_size: int) -> list[Shard]:
 
 
 def test_shard_files_can_be_joined_with_pytorch_alone(tmp_path: Path) -> None:
-    """The program of docs/functions.md, run as it stands there."""
+    """Runs the program of docs/functions.md unchanged."""
     state = _state()
     for shard in _shards(state, 3):
         write_shard(shard, tmp_path / f"{shard.description['shard']}.pt")
@@ -218,7 +218,7 @@ def test_a_crash_while_writing_a_shard_leaves_no_shard_file(
 
 
 def test_a_shards_description_is_current_when_sent() -> None:
-    """What lasts from shard to shard is described once; what changes never stands for it."""
+    """Constant parts are described once for all shards; changing parts never are."""
     state = _state()
     own = {"compression": {"residual": torch.zeros(7)}}
     for iteration, changed in enumerate(({}, {"function": {"seen": torch.arange(9)}}, {})):
@@ -251,7 +251,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 def test_cached_parts_of_earlier_shards_never_leak_into_later_ones(
     changes: list[str], residuals: bool
 ) -> None:
-    """A rank's shards of a generation are what they would be if each were the first."""
+    """A rank's later shards equal those that a new cutter would make."""
     state = _state()
     own = {"compression": {"residual": torch.zeros(7)}} if residuals else {}
     cutters = [ShardCutter(_parameters(state), rank=rank, world_size=2) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""Gradients are added up in the same order of ranks in every iteration, so a restart changes no bit."""
+"""Gradients are summed in the same order of ranks in every iteration, so a restart changes no bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from workers.runtime.synchronisation.model import DistributedModel
 
 
 def gradients_twice() -> list[torch.Tensor]:
-    """The averaged gradients of the first and of the second iteration, of the same batch and weights."""
+    """Return the averaged gradients of the first and of the second iteration, of the same batch and
+    weights."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 24), nn.LayerNorm(24), nn.Tanh(), nn.Linear(24, 1))
     averaging = DistributedModel(model, init_sync=False, gradient_as_bucket_view=True)

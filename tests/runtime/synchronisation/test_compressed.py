@@ -1,4 +1,4 @@
-"""Fusion plans in real workers: trained as all-reduces train, on emulated links too, kept over rescales."""
+"""Fusion plans in real workers: training equals all-reduces, also over emulated links and rescales."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from workers.runtime.failures import WorkerFailureError
 from workers.runtime.function.parts import TrainingParts
 from workers.runtime.synchronisation.compressed import CompressedSynchroniser
 
-#: Of the regression's model, in order of readiness.
+#: The parameters of the regression's model in order of readiness.
 ELEMENTS = {"3.bias": 1, "3.weight": 24, "1.bias": 24, "1.weight": 24, "0.bias": 24, "0.weight": 192}
 
 
 def compressed(
     shape: PlacementShape, codec: str, boundaries: tuple[int, ...] = (2, 6), **changes: Any
 ) -> Any:
-    """The runtime plan that carries a fusion plan out."""
+    """Return the runtime plan that carries out a fusion plan."""
     model = ModelProfile("model", tuple(ELEMENTS), np.array([*ELEMENTS.values()]), np.ones(len(ELEMENTS)))
     prediction = Prediction(1.0, 0.0, 0.0)
     plan = FusionPlan(
@@ -72,7 +72,7 @@ def test_a_plan_names_no_gradients_without_elements() -> None:
 
 
 def test_residuals_are_part_of_the_state(agent: LocalAgent) -> None:
-    """Handed over from two ranks to one server's three, under a plan of their own."""
+    """Handed over from two ranks to three on one server, under a plan of their own."""
     before = compressed(PlacementShape(1, 2), "onebit")
     assignment = regression(iterations=10**6, runtime_plan=before)
     old = agent.start_generation(REGRESSION, assignment, 2).wait_until_ready().train_from_nothing()

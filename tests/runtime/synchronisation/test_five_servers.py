@@ -1,7 +1,7 @@
-"""Five servers, two copies of each rank's state, real stores and trainers: what may be killed at once.
+"""Five servers, two copies of each rank's state, real stores and trainers: which servers may be lost at once.
 
-Servers 0 and 1 keep each other's state; 2, 3 and 4 are a ring. A server that is killed loses its trainer and
-all that its store held; a standby, whose store is empty, takes its rank.
+Servers 0 and 1 keep each other's state; 2, 3 and 4 form a ring. A killed server loses its trainer and all
+that its store held; a standby with an empty store takes its rank.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from workers.runtime.at_home.local_agent import CheckpointFiles, Generation, Loc
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1500)]
 
 SERVERS = 5
-#: Whose copy is on whose server.
+#: The server with the copy of each server's state.
 HOLDERS = place(SERVERS, 2).holders
-#: Pairs that take somebody's state with them: specification, row 8.
+#: Pairs whose loss destroys a rank's state: specification, row 8.
 FATAL = {(0, 1), (2, 3), (3, 4), (2, 4)}
 ENDLESS = 10**6
 NOT_WHOLE = "no recovery point in memory is whole on all ranks"
 
 
 class Job:
-    """Its generations, one after the other, as a control plane orders them."""
+    """A job's generations one after the other, as the control plane orders them."""
 
     def __init__(self, agent: LocalAgent, folder: Path) -> None:
         self._agent, self._folder, self._made = agent, folder, 0
@@ -87,7 +87,7 @@ class Job:
         return self.generation
 
     def from_memory(self) -> None:
-        """Tell all ranks to go on from what the generation that trained last has left."""
+        """Order all ranks to resume from the memory of the generation that trained last."""
         assert self.generation is not None
         shards = [
             {"id": rank, "reader": rank, "holders": [{"tier": "memory", "server": f"server-{rank}"}]}
@@ -97,13 +97,14 @@ class Job:
         self.generation.goal("train", start)
 
     def trains(self) -> int:
-        """The iteration from which this generation went on; waits until it trains."""
+        """Wait until this generation trains; return the iteration from which it resumed."""
         assert self.generation is not None
         self.trained = self.number
         return int(self.generation.leader.wait_for_event("first_iteration")["iteration"]) - 1
 
     def kept(self, iteration: int) -> int:
-        """The newest iteration that both servers of every rank have; waits until it is as far as that."""
+        """Wait until both servers of every rank hold at least that iteration; return the newest one that they
+        hold."""
 
         def newest() -> int:
             of_servers = [
@@ -118,7 +119,7 @@ class Job:
         return int(wait_until(newest, "every shard is on two servers"))
 
     def lose(self, *lost: int) -> None:
-        """Kill these servers, then the trainers that are left, and let standbys take the ranks."""
+        """Kill these servers, then the remaining trainers, and let standbys take the ranks."""
         assert self.generation is not None
         for rank in lost:
             self.generation.workers[rank].kill()
@@ -127,7 +128,7 @@ class Job:
         self.generation.stop()
 
     def falls_back(self) -> None:
-        """No rank takes anything from memory: each says why and ends."""
+        """Check that no rank resumes from memory: each reports the reason and ends."""
         assert self.generation is not None
         for worker in self.generation.workers:
             assert NOT_WHOLE in worker.wait_for_event("failed")["message"]
@@ -135,7 +136,7 @@ class Job:
         self.generation.stop()
 
     def result(self) -> tuple[dict[str, torch.Tensor], str]:
-        """The weights in the end, and which samples they have seen in which order."""
+        """Return the final weights, and the order of the samples."""
         assert self.generation is not None
         digest = self.generation.report()["sample_order_digest"]
         return torch.load(self.generation.leader.box / "out/final/weights.pt", weights_only=True), digest
@@ -159,7 +160,7 @@ def durable_point(job: Job) -> CheckpointFiles:
 
 
 def test_six_of_ten_pairs_and_each_single_server_recover(job: Job) -> None:
-    """Each loss is one more of the same job's, which ends with the weights of an undisturbed one."""
+    """All losses happen to the same job, which ends with the weights of an undisturbed one."""
     point = durable_point(job)
     reached = point.iteration
     fell_back = []
@@ -191,7 +192,7 @@ def test_six_of_ten_pairs_and_each_single_server_recover(job: Job) -> None:
 
 
 def test_a_standby_killed_while_it_fetches_is_replaced(job: Job) -> None:
-    """The generation that it broke has written nothing, and the next one reads the same state."""
+    """The interrupted generation has written nothing, and the next one reads the same state."""
     durable_point(job)
     reached = job.kept(1)
     job.lose(0)

@@ -1,4 +1,4 @@
-"""Predictions come from what profiling measures: where links or codecs change untold, they follow."""
+"""Predictions come from profiling's measurements, so they follow undeclared changes of links and codecs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTING = Setting(
     planner="cupcake",
     aim=1.0,
 )
-#: Codecs last so much longer than published.
+#: Codecs take 12 times the published times.
 SCENE = Scene(SETTING, PlacementShape(2, 1), codec_factor=12.0)
 CLOSE = 0.1
 TRIES = 3
@@ -71,7 +71,7 @@ def test_a_prediction_changes_after_a_new_measurement(
     assert _close(anew["dense"], after)
     followed = after if planner == "dense" else _measured(agent, changed, anew[planner])
     assert _close(anew[planner], followed)
-    # What was known before says nothing about it.
+    # Earlier measurements say nothing about it.
     stale = known[planner]
     assert not _close(stale, followed)
     assert anew[planner].predicted_seconds > (1.0 + CLOSE) * stale.predicted_seconds

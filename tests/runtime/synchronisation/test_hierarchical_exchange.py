@@ -21,7 +21,7 @@ from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalEx
 from workers.runtime.topology import RankGrid, Topology, emulated_rates, measured_rates
 
 WIDTH, EXPERTS = 5, 8
-#: By these, two phases win below 2 us of bytes along rails; here a rank has a network interface of its own.
+#: With these, two phases win below 2 us of bytes along rails; here each rank has its own network interface.
 RATES = LinkRates(within=1e6, leaf=1e9, spine=1e9, within_latency=0.0, between_latency=1e-3)
 
 
@@ -30,7 +30,7 @@ def servers_of(shape: tuple[int, int]) -> tuple[int, ...]:
 
 
 def exchange_both_ways(shapes: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    """Return for each shape what this rank received and got back, flat and hierarchical, by passes."""
+    """Return for each shape what this rank received, there and back, flat and hierarchical, by passes."""
     return [exchange_in(shape) for shape in shapes]
 
 
@@ -87,7 +87,7 @@ def test_flat_and_hierarchical_exchanges_give_the_same_bits(shapes: list[tuple[i
                 assert choice.algorithm is Algorithm.HIERARCHICAL
                 assert_same_bits(flat, two_phases)
             assert_same_bits(*found["layers"])
-            # A flat exchange has as many messages to each rank of them.
+            # A flat exchange has as many messages to each of these ranks.
             assert found["peers"] == shape[0] - 1
             assert found["large"].algorithm is Algorithm.FLAT
 

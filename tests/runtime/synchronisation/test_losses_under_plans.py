@@ -1,5 +1,5 @@
-"""The examples learn under plans as without: rescaled twice and once killed, from what a plan of measured
-gradients has made of them."""
+"""The examples learn under plans as without: rescaled twice and killed once, under plans made from measured
+gradients."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from workers.runtime.at_home.local_agent import Generation, LocalAgent, runtime_
 from workers.runtime.try_function import find_entry
 
 PACE = emulated(fixed_seconds=0.03)
-#: By example: batch, iterations, where losses are compared.
+#: By example: batch, iterations, and the iteration at which losses are compared.
 RUNS = {"image_classifier": (64, 300), "character_model": (16, 240), "recommender": (256, 300)}
-#: With steps in proportion to gradients, for which codecs are made that lose much.
+#: With steps in proportion to gradients, for which very lossy codecs are made.
 PLAIN = "plain_classifier"
 PLAIN_SOURCE = """
 
@@ -34,7 +34,7 @@ class PlainClassifier(ImageClassifier):
     def init_optimizer(self, model):
         return torch.optim.SGD(model.parameters(), lr=0.05)
 """
-#: Within which of training without a plan.
+#: Tolerance relative to training without a plan.
 LOSSLESS_TOLERANCE, LOSSY_TOLERANCE = 1e-3, 0.03
 Plans = Mapping[int, dict[str, Any]]
 
@@ -49,7 +49,7 @@ class Run:
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """An example, or the classifier with plain gradient descent."""
+    """Return an example, or the classifier with plain gradient descent."""
     name = request.param
     source = EXAMPLES / f"{name}.py"
     if name != PLAIN:
@@ -70,7 +70,7 @@ def _assignment(run: Run) -> dict[str, Any]:
 
 
 def _plans(agent: LocalAgent, run: Run, family: str) -> Plans:
-    """A family's plan of two and of four ranks that wins on slow links."""
+    """Return a family's plan on two and on four ranks that wins on slow links."""
     codecs = codecs_of_family(family)
     profile = {"levels": [2, 4], "seconds_per_level": 0.2, "max_seconds": 120}
     measured = agent.start_generation(
@@ -97,7 +97,7 @@ def _plans(agent: LocalAgent, run: Run, family: str) -> Plans:
 
 
 def _through_two_rescales_and_a_kill(agent: LocalAgent, run: Run, plans: Plans) -> dict[str, Any]:
-    """From two ranks to four, one of which is killed; on from what was stored, and back to two."""
+    """Train on two ranks, then four, one of which is killed; resume from the stored state, and end on two."""
     base, iterations = {**_assignment(run), "device": PACE}, run.iterations
 
     def generation(number: int, world_size: int, **changes: Any) -> Generation:
@@ -133,13 +133,13 @@ def _unscaled(agent: LocalAgent, run: Run) -> dict[str, Any]:
 
 
 def _loss(report: dict[str, Any]) -> float:
-    """Mean of the last sixth."""
+    """Return the mean of the last sixth."""
     losses = [point["values"]["loss"] for point in report["history"]]
     return fmean(losses[-max(1, len(losses) // 6) :])
 
 
 def _compared(agent: LocalAgent, run: Run, family: str) -> float:
-    """Loss with a family's plans over that without, at equal steps and on the same samples."""
+    """Return the loss with a family's plans over that without, at equal steps and on the same samples."""
     plans = _plans(agent, run, family)
     without = _unscaled(agent, run)
     under = _through_two_rescales_and_a_kill(agent, run, plans)
@@ -166,7 +166,7 @@ def test_default_codecs_do_not_change_the_loss(agent: LocalAgent, run: Run) -> N
 def test_error_feedback_recovers_the_loss_of_named_codecs_under_sgd(
     agent: LocalAgent, run: Run, codec: str
 ) -> None:
-    """Beside others it may not be: `tests/communication/hooks/test_learning.py`."""
+    """With other optimizers it may not be recovered: `tests/communication/hooks/test_learning.py`."""
     assert _compared(agent, run, f"lossy({codec})") <= 1.0 + LOSSY_TOLERANCE
 
 

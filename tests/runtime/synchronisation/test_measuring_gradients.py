@@ -1,4 +1,4 @@
-"""What profiling tells of gradients is what plans are made from, and the record is taken."""
+"""Plans are made from profiling's reports on gradients, and the control plane accepts the record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROFILE = {"levels": [1, 2], "seconds_per_level": 0.1, "max_seconds": 120}
 
 
 def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dict[str, Any]]:
-    """The profiles of a measurement, checked as agents do."""
+    """Return the profiles of a measurement, validated as agents do."""
     generation = agent.start_generation(source, assignment | {"purpose": "profiling", "profile": PROFILE}, 2)
     generation.leader.wait_for_event("profile_done", 120)
     told_of = generation.leader.of_kind("event")
@@ -80,7 +80,8 @@ def test_profiling_reports_the_density_of_tables(agent: LocalAgent) -> None:
 
 @pytest.mark.live
 def test_profiling_reports_link_rates(agent: LocalAgent) -> None:
-    """Between servers a call of four is two steps of messages, and ranks of a server share its network."""
+    """Between servers a call of four ranks is two steps of messages, and ranks of a server share its
+    network."""
     device = emulated(fixed_seconds=0.02, latency_seconds=0.002, network=1e6, within_server=4e6)
     places = {"servers": [0, 0, 1, 1], "racks": [0, 0, 0, 0]}
     assignment = regression(device=device, places=places, purpose="profiling")
@@ -94,7 +95,7 @@ def test_profiling_reports_link_rates(agent: LocalAgent) -> None:
     assert pair["within"]["bytes_per_second"] == pytest.approx(2e6, rel=0.1)
     assert pair["within"]["latency_seconds"] == pytest.approx(0.002, rel=0.5)
     assert four["between"]["bytes_per_second"] == pytest.approx(1e6, rel=0.1)
-    # Two pairs use the link at once: what one of them waits for the other hides.
+    # Two pairs use the link at once: one hides the other's waits.
     assert 0.0 <= four["between"]["latency_seconds"] <= 0.0025
 
 
@@ -180,7 +181,7 @@ def test_models_too_large_for_a_record_are_not_reported(monkeypatch: pytest.Monk
 
 
 def test_a_window_reports_measured_times_of_a_plan(agent: LocalAgent) -> None:
-    """Zen's tables and compressed gradients in one: sizes, seconds and what is kept are those of both."""
+    """Zen's tables and compressed gradients in one plan: sizes, seconds and residuals are those of both."""
     zen_kind, rest = zen(PACKED, "zen"), lossy_rest(PACKED)
     plan = runtime_plan(zen_kind, {"kind": "sparse", "choices": {}}, rest, family="lossy")
     assignment = recommender(runtime_plan=plan, termination={"max_iterations": 30, "target": None})
@@ -202,7 +203,7 @@ def test_a_window_reports_measured_times_of_a_plan(agent: LocalAgent) -> None:
     for stage in ("encode", "exchange", "decode"):
         assert 0.0 < window[f"{stage}_seconds"] < sum(window["iteration_seconds"])
     assert window["spans"][0]["stage"] == "backward"
-    # Sparse gradients come first: what is not waiting for others is a rank's own part.
+    # Sparse gradients come first: the time not spent waiting for others is a rank's own part.
     rows, others = ([each for each in window["spans"][1:] if each["group"] == group] for group in (0, 1))
     assert [each["stage"] for each in rows[::2]] == ["encode"] * (len(rows) // 2) + ["decode"]
     assert {each["stage"] for each in rows[1::2]} == {"exchange"}

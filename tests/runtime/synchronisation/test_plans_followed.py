@@ -1,4 +1,4 @@
-"""The way of a plan: gradients are measured, a plan is made of them, and workers are measured under it."""
+"""From measured gradients to a plan, and to measurements of workers under it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.runtime.synchronisation.test_measuring_gradients import PROFILE, told
 from workers.runtime.at_home.local_agent import LocalAgent
 from workers.runtime.measuring.gradient_densities import GradientDensities
 
-#: So slow that every planner finds something better than no plan.
+#: Slow enough that every planner beats having no plan.
 SLOW = LinkProfile(LinkRate(1e-5, 1e4), LinkRate(1e-5, 1e4))
 RECOMMENDER = {
     "function": {"entry": "recommender:Recommender"},
@@ -33,7 +33,7 @@ RECOMMENDER = {
 
 
 def orders_for(profile: dict[str, Any], planner: str) -> GradientOrders:
-    """What the planner's plan for these gradients asks of two ranks on one server."""
+    """Return the orders of the planner's plan for these gradients on two ranks of one server."""
     question = PlanQuestion(
         "key", model_of(profile), PlacementShape(1, profile["gpus"]), SLOW, sparse_of(profile),
         codecs_of(profile), lossy=True, codec_names=("fp16",), planners=("dense", "zen", planner),
@@ -56,7 +56,7 @@ def test_levels_are_measured_under_the_plan_made_from_them(agent: LocalAgent, pl
 @pytest.mark.live
 @pytest.mark.parametrize("planner", ["zen", "combined"])
 def test_sparse_models_are_measured_under_the_plan_made_from_them(agent: LocalAgent, planner: str) -> None:
-    """In small batches few tags are touched, so that none of the tables is dense."""
+    """Small batches touch few tags, so that none of the tables is dense."""
     few = RECOMMENDER | {"hyperparameters": {"global_batch_size": 8, "rating_count": 4000}}
     profiles = told(agent, EXAMPLES / "recommender.py", few)
     assert {each["name"] for each in profiles[1]["sparse"]} == {"user.weight", "item.weight", "tags.weight"}
@@ -96,7 +96,7 @@ def test_mixture_is_measured_under_linas_schedule(agent: LocalAgent) -> None:
 
 
 def test_tables_with_sparse_gradients_are_reported_at_any_density(alone: None) -> None:
-    """Otherwise a plan of the other gradients would take them, and nobody could follow it."""
+    """Otherwise a plan of the other gradients would include them, and could not be carried out."""
     model = nn.ModuleDict({"rows": nn.Embedding(100, 2, sparse=True), "table": nn.Embedding(100, 2)})
     densities = GradientDensities(model)
     densities.watching = True

@@ -75,7 +75,7 @@ def test_an_impossible_plan_fails_the_start_with_the_reason(
     assignment = regression(runtime_plan=plan)
     generation = agent.start_generation(REGRESSION, assignment, 1)
     event = generation.leader.wait_for_event("failed")
-    # A plan that cannot even be read was not made by the control plane.
+    # An unreadable plan was not made by the control plane.
     unread = "lacks" in complaint or "digest" in complaint
     assert event["reason"] == ("start_failed" if unread else "plan_refused")
     assert complaint in event["message"]

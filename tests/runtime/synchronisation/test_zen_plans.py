@@ -1,4 +1,5 @@
-"""Zen's plans in real workers, alone and beside a plan of the other gradients: as without any plan."""
+"""Zen's plans in real workers, alone and beside a plan of the other gradients: training equals that without a
+plan."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ PACKED = PlacementShape(1, 2)
 
 
 def zen(shape: PlacementShape, *schemes: str, **changes: Any) -> dict[str, Any]:
-    """The kind that exchanges the first tables by these schemes."""
+    """Return the kind that exchanges the first tables by these schemes."""
     tensors = [
         {
             "tensor": name,
@@ -50,7 +51,7 @@ def zen(shape: PlacementShape, *schemes: str, **changes: Any) -> dict[str, Any]:
 
 
 def espresso(shape: PlacementShape) -> dict[str, Any]:
-    """The kind that sends the rest by Espresso's options: two of those that compress nothing."""
+    """Return the kind that sends the rest by two of Espresso's options without compression."""
     found = [each for each in gpu_options() if not compressions(each)]
     tensors = (TensorOption("mix.bias", WIDTH, found[1]), TensorOption("mix.weight", WIDTH**2, found[-1]))
     prediction = Prediction(1.0, 0.0, 0.0)
@@ -60,7 +61,7 @@ def espresso(shape: PlacementShape) -> dict[str, Any]:
 
 
 def lossy_rest(shape: PlacementShape) -> dict[str, Any]:
-    """The kind that sends what is no table gathered as OneBit, each gradient by itself."""
+    """Return the kind that gathers the non-table gradients as OneBit, each separately."""
     option = option_from_code("Comp/encode/gpu Comm_c/all-gather/flat Decomp/decode/gpu")
     tensors = (TensorOption("mix.bias", WIDTH, option), TensorOption("mix.weight", WIDTH**2, option))
     prediction = Prediction(1.0, 0.0, 0.0)
@@ -126,7 +127,7 @@ def test_workers_under_a_plan_detect_a_killed_peer(agent: LocalAgent) -> None:
 
 
 def test_rescaling_under_a_plan_keeps_its_residuals(agent: LocalAgent) -> None:
-    """From two ranks to three, each with its own plan: no row of what OneBit has left is lost."""
+    """From two ranks to three, each with its own plan: no row of OneBit's residuals is lost."""
     before = runtime_plan(zen(PACKED, "zen"), SPARSE, lossy_rest(PACKED), family="lossy")
     changes = {"termination": {"max_iterations": 10**6, "target": None}}
     assignment = recommender(runtime_plan=before, **changes)

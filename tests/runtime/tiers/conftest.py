@@ -1,4 +1,4 @@
-"""Experts of the tests are small: PyTorch's threads would only wait for each other."""
+"""The tests' experts are small: PyTorch's threads would only wait for each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of one server never use more of its disk together than it carries."""
+"""Workers of one server together never exceed its disk's bandwidth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.runtime.tiers.files import ExpertFiles
 
 @dataclass
 class Time:
-    """A clock that sleeping moves."""
+    """A clock that sleeping advances."""
 
     at: float = 100.0
 

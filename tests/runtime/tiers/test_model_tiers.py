@@ -1,4 +1,4 @@
-"""Layers that ask for tiers train as others do, on any number of workers."""
+"""Layers with tiers train like others, on any number of workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WIDTH, ITERATIONS = 6, 4
 
 
 class Mixture(TrainingFunction):
-    """Two layers of experts. Hyperparameters say whether their states lie in tiers."""
+    """Two layers of experts. Hyperparameters select whether their states are in tiers."""
 
     def init_model(self) -> nn.Module:
         tiers = self.hyperparameters.get("tiers")
@@ -93,7 +93,7 @@ def test_layers_with_tiers_train_alike(ranks: int) -> None:
 
 
 def take_over_while_training() -> None:
-    """A level's pause is measured so."""
+    """The pause of a level is measured this way."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     losses = []
     for is_taken_over in (False, True):
