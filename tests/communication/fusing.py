@@ -1,4 +1,4 @@
-"""Small fusion problems, and all of their partitions tried one by one in plain Python."""
+"""Small fusion problems, and all of their partitions evaluated in plain Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def in_plain_python(
     transfer: Callable[[float], float],
     other: float = 0.0,
 ) -> Tried:
-    """Iteration times of all partitions, by the rules of the timeline alone."""
+    """Return the iteration times of all partitions by the rules of the timeline alone."""
 
     def ends(begin: int, comp: float, comm: float, before: tuple[int, ...]) -> Iterator[tuple]:
         if begin == len(sizes):
@@ -41,7 +41,7 @@ def in_plain_python(
 
 
 def plain(cost: Cost) -> Callable[[float], float]:
-    """A cost by its formula, of one size."""
+    """Return a cost of one size by its formula."""
     if isinstance(cost, AffineCost):
         return lambda size: cost.fixed_seconds + cost.seconds_per_byte * size
     assert isinstance(cost, ThresholdCost)
@@ -56,7 +56,7 @@ def tried_one_by_one(problem: FusionProblem) -> Tried:
 
 
 def preferred(tried: Tried, tolerance: float = 1e-9) -> tuple[int, ...]:
-    """Of the fastest partitions the one with the fewest groups, and of these the latest boundaries."""
+    """Return the fastest partition with the fewest groups and, among these, the latest boundaries."""
     best = min(tried.values())
     return min(
         (one for one, seconds in tried.items() if seconds <= best + tolerance),

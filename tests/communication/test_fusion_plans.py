@@ -1,4 +1,4 @@
-"""Fusion plans from profiles: costs, predictions, digests, and no baseline that is faster."""
+"""Fusion plans from profiles: costs, predictions, digests, and a comparison with baselines."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_calls_and_the_last_decoding_are_charged_where_they_are_asked_for() -> N
     assert base.predicted.iteration_seconds == pytest.approx(5.0 + (1.0 + 2.0) + 12.5 + 60.5)
     calls = replace(exchange, settings=ExchangeSettings(host_seconds_per_call=0.25))
     assert plan_under(calls).predicted.iteration_seconds == pytest.approx(81.0 + 0.25)
-    # Now the first is sent before it is decoded, and the second one's decoding is waited for.
+    # Now the first is sent before it is decoded, and the second one's decoding ends the iteration.
     at_end = plan_under(replace(exchange, settings=ExchangeSettings(decode_at_end=True)))
     assert at_end.predicted.iteration_seconds == pytest.approx(5.0 + (1.0 + 1.0) + 12.5 + 60.5 + 2.0)
     for wrong in (-1.0, float("nan")):
@@ -140,7 +140,7 @@ def test_a_plan_is_the_same_for_the_same_profiles() -> None:
     assert plans[0] == plans[1]
 
 
-#: Placement, link, and what the paper leaves open.
+#: Placement, link, and settings that the paper leaves open.
 PLATFORMS = (
     (PlacementShape(1, 2), PCIE, ExchangeSettings()),
     (PlacementShape(1, 8), PCIE, ExchangeSettings(decode_per_payload=False)),
@@ -149,7 +149,7 @@ PLATFORMS = (
 )
 
 
-#: Of many tensors: each takes most of a second.
+#: Of many tensors; each case takes most of a second.
 LARGE = {"BERT-base", "GPT2", "ResNet101", "UGATIT"}
 
 
@@ -157,7 +157,7 @@ LARGE = {"BERT-base", "GPT2", "ResNet101", "UGATIT"}
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in MODELS]
 )
 def test_no_baseline_is_faster(name: str) -> None:
-    """HiPress, which compresses some tensors alone, is no partition under one codec: it is left out."""
+    """HiPress, which compresses only some tensors, is no partition under one codec and is left out."""
     model = measured_model(name, 0.05)
     for platform in PLATFORMS:
         exchanges = [Exchange(model, *platform[:2], codec, platform[2]) for codec in (None, *CODECS)]

@@ -1,4 +1,4 @@
-"""The exact program against brute force, the other algorithms and every partition that needs no search."""
+"""The exact program compared with brute force, the other algorithms and every heuristic partition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from communication.cupcake.problem import FusionProblem
 from communication.cupcake.timeline import iteration_seconds
 from tests.communication.fusing import fusion, preferred, tried_one_by_one
 
-#: Whole numbers: sums are exact, and many partitions equally fast.
+#: Integers: sums are exact, and many partitions are equally fast.
 SMALL = st.integers(0, 6).map(float)
 AFFINE = st.builds(AffineCost, SMALL, SMALL)
 THRESHOLD = st.builds(ThresholdCost, SMALL, st.sampled_from([1.0, 2.0, 4.0]))

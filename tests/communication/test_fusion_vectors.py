@@ -31,7 +31,7 @@ def test_layer_wise_codecs_cost_more_than_what_they_save_on_resnet50() -> None:
     codec = gpu_codec("dgc")
     sizes = measured_model("ResNet50").elements
     overhead = float((codec.seconds_to_encode(sizes) + codec.seconds_to_decode(sizes)).sum())
-    assert 63 <= round(overhead * 1e3) <= 65  # told as above 60 ms
+    assert 63 <= round(overhead * 1e3) <= 65  # the paper says above 60 ms
     assert 0.048 / (0.048 + overhead) < 0.048 / (0.048 + 0.056)  # below FP32, even with nothing exposed
 
 
@@ -73,13 +73,13 @@ def test_c1_optimum_and_those_that_follow() -> None:
 
 
 def test_c2_bounds_and_safe_fusion() -> None:
-    """After the first tensor by itself: comp 3.4, delay 2.5."""
+    """After the first tensor alone: comp 3.4, delay 2.5."""
     comp, comm = 3.4, 5.9
     assert C1.work_table[1, 2:] == pytest.approx([3.4, 5.8, 8.2, 10.6])
     assert safe_end(C1, 1, comm - comp) == 2
     bounds = lower_bounds(C1, 1, comp, comm)
     assert bounds == pytest.approx([15.8, 18.2, 20.6, 22.5])
-    # While the network is busy until 20, all that is left is sent after that: 4 tensors in one group or two.
+    # While the network is busy until 20, the rest is sent after that: 4 tensors in one group or two.
     assert lower_bounds(C1, 1, comp, 20.0) == pytest.approx([20.0 + 2.5 + 6.5, 29.0, 29.0, 28.5])
     assert (bounds < 18.5).tolist() == [True, True, False, False]
 
@@ -150,7 +150,7 @@ def test_edge_cases() -> None:
     assert best_fusion(alone).iteration_seconds == pytest.approx(3 + 2 + 1.4 + 2.5)
     empty = fusion([1, 1, 1], [0, 0, 0], AffineCost(1.0, 1.0), AffineCost(1.0, 1.0))
     assert best_fusion(empty).boundaries == (3,)
-    # Without fixed costs nothing is gained by fusing but fewer groups where that costs nothing.
+    # Without fixed costs, fusing gains only fewer groups at no cost.
     free_launches = fusion([0, 1, 1], [1, 1, 1], AffineCost(0.0, 1.0), AffineCost(0.0, 1.0))
     assert iteration_seconds(free_launches, layer_wise(3)) == best_fusion(free_launches).iteration_seconds
     with pytest.raises(ValueError, match="ascend"):

@@ -1,4 +1,4 @@
-"""The library's profiles have the counts, parameters and sums that were published."""
+"""The library's profiles have the published counts, parameters and sums."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_published_models_exist_and_an_unknown_one_is_refused() -> None:
         measured_model("AlexNet")
 
 
-#: Microseconds for encoding and decoding one tensor, and what is left of a large one.
+#: Microseconds for encoding and decoding one tensor, and the compressed share of a large one.
 CODECS = {
     "random-k": (88, 0.02),
     "dgc": (390, 0.02),

@@ -1,4 +1,4 @@
-"""Profiles: what they refuse, and what codecs and links make of sizes."""
+"""Profiles: what they refuse, and how codecs and links convert sizes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_times_of_a_codec_are_interpolated() -> None:
     sizes = np.array([0, 1, 100, 150, 300, 400, 500])
     assert codec().seconds_to_encode(sizes).tolist() == [0.0, 1.0, 1.0, 1.5, 4.0, 6.0, 8.0]
     assert codec().seconds_to_decode(sizes).tolist() == [0.0] + [0.5] * 6
-    # A table that falls at its end does not go on to fall.
+    # A table that falls at its end is not extrapolated downwards.
     assert codec(encode=(1.0, 3.0, 2.0)).seconds_to_encode([4000]).tolist() == [2.0]
 
 

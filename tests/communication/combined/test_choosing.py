@@ -1,4 +1,4 @@
-"""The choice among all planners: never slower than what any of them says, and only what a job may use."""
+"""The choice among all planners: never slower than any planner's own plan, and only what the job permits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLE = SparsityProfile("tensor 3", 64_000_000, 64, Densification(0.01, 0.6), ro
 
 
 def recommender() -> ModelProfile:
-    """A table of 64 million elements whose gradient comes last but one."""
+    """Return a model with a table of 64 million elements whose gradient comes last but one."""
     return ModelProfile.unnamed(
         "recommender",
         np.array([4_000_000, 1_000, 2_000_000, 64_000_000, 500_000]),
@@ -45,7 +45,7 @@ def question(**changes: object) -> PlanQuestion:
 
 
 def of(choice: PlanChoice, planner: str) -> float:
-    """The best prediction of a planner."""
+    """Return the best prediction of a planner."""
     return min(
         one.predicted.iteration_seconds for one in (choice.chosen, *choice.beaten) if one.planner == planner
     )
@@ -107,7 +107,7 @@ def test_plans_beyond_the_free_memory_are_rejected(lossy_choice: PlanChoice) -> 
 
 
 def test_sparse_gradients_go_to_zen_and_the_rest_to_another_planner() -> None:
-    """At sixteen servers gathering rows costs more than Zen, which beats everything without it."""
+    """On sixteen servers gathering rows costs more than Zen, which beats every plan without it."""
     asked = question(model=recommender(), sparse=(TABLE,), placement=PlacementShape(16, 1), lossy=True)
     choice = choose(asked)
     assert choice.chosen.planner == "combined"
@@ -125,7 +125,7 @@ def test_no_dense_plan_includes_gradients_kept_as_rows() -> None:
     planned = [one for one in (choice.chosen, *choice.beaten) if one.rest is not None]
     assert {one.planner for one in planned} == {"cupcake", "espresso", "combined"}
     assert all(one.sparse is not None for one in planned)
-    # Not even where all rows are touched, or where nobody carries Zen's plans out.
+    # Not even if all rows are touched, or if Zen's plans cannot be carried out.
     dense = replace(TABLE, densification=Densification(1.0, 0.0))
     left = choose(replace(many, sparse=(dense,)))
     without = choose(replace(many, planners=("dense", "cupcake")))
@@ -139,7 +139,7 @@ def test_no_dense_plan_includes_gradients_kept_as_rows() -> None:
 
 
 def test_a_sparse_gradient_without_rows_may_join_the_dense_plan() -> None:
-    """Compressed to a hundredth it is shorter than its rows; without codecs Zen is."""
+    """Compressed to a hundredth it is shorter than its rows; without codecs Zen's way is shorter."""
     free = replace(TABLE, rows=False)
     lossy = question(model=recommender(), sparse=(free,), placement=PlacementShape(16, 1), lossy=True)
     whole = replace(lossy, sparse=())

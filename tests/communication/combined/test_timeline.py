@@ -1,4 +1,5 @@
-"""A plan's predicted timeline: it ends where the predicted iteration does, and says what waits for what."""
+"""A plan's predicted timeline ends with the predicted iteration, and shows which operation waits for
+which."""
 
 from __future__ import annotations
 

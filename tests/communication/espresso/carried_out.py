@@ -1,6 +1,6 @@
-"""Options carried out by all ranks of a placement in one process, from their operations alone.
+"""Executes options on all ranks of a placement in one process, from their operations alone.
 
-Exchanges move what a rank holds between lists. Each rank's share of the bytes is counted as it is received.
+Exchanges move the ranks' values between lists. Each rank's share of the bytes is counted on receipt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Payload = list[np.ndarray]
 
 @dataclass
 class Rank:
-    """What one rank holds: sums of its part, or a stack of payloads; or nothing, while others go on."""
+    """The content of one rank: sums of its part, a stack of payloads, or nothing while others continue."""
 
     server: int
     gpu: int
@@ -41,7 +41,8 @@ def carry_out(
     encode: Encode = lambda values: values,
     decode: Encode = lambda piece: piece,
 ) -> list[Rank]:
-    """All ranks after the last operation. ``gradients``: one row a rank, by server and then by GPU."""
+    """Return all ranks after the last operation. ``gradients``: one row per rank, by server and then by
+    GPU."""
     ranks = [
         Rank(server, gpu, gradients[server * shape.gpus_per_server + gpu].copy())
         for server in range(shape.servers)
@@ -116,7 +117,7 @@ def _exchange(operation: Operation, group: list[Rank], elements: int, shape: Pla
 
 
 def _sums(group: list[Rank]) -> list[np.ndarray]:
-    """What each of them holds; all hold something."""
+    """Return the sums of each rank; every rank must hold some."""
     found = [rank.sums for rank in group if rank.sums is not None]
     assert len(found) == len(group)
     return found

@@ -38,12 +38,12 @@ WORKLOADS = (
 
 
 def codecs_of(name: str) -> dict[Device, CodecProfile]:
-    """One codec on GPUs and on processors, as published."""
+    """Return one codec on GPUs and on CPUs, as published."""
     return {Device.GPU: gpu_codec(name), Device.CPU: cpu_codec(name)}
 
 
 def question_for(workload: Workload, links: LinkProfile, shape: PlacementShape) -> Question:
-    """All options on one device for a workload."""
+    """Return a workload's question with all options on one device."""
     model = measured_model(workload.model)
     model = replace(model, other_seconds=workload.one_gpu_seconds - model.backward_seconds)
     return question_of(model, CostModel(shape, links, codecs_of(workload.codec)))

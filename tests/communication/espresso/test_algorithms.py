@@ -1,4 +1,4 @@
-"""Algorithms 4.1 and 4.2: hand vectors, what they may leave out, and what they may not miss."""
+"""Algorithms 4.1 and 4.2: hand vectors, and which candidates they may and may not skip."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_vector_e2_compresses_the_last_tensor_alone() -> None:
 
 
 def test_tensors_before_the_last_bubble_are_not_tried() -> None:
-    """T0 of E2 is dropped before anything is tried: two tensors with two candidates each remain."""
+    """T0 of E2 is dropped before any trial: two tensors with two candidates each remain."""
     choices = vector_e2()
     before = choices.engine.evaluations
     decide(choices, nothing(choices), on_gpu(choices))
@@ -64,7 +64,7 @@ def test_tensors_before_the_last_bubble_are_not_tried() -> None:
 
 
 def test_starting_all_compressed_finds_what_starting_with_none_misses() -> None:
-    """The tensor that is decided first is compressed, after which compressing the other one is too late."""
+    """The tensor decided first is compressed, after which compressing the other one is too late."""
     engine = engine_of((8, 1), [compressible(8, 2, 99, 1), compressible(8, 6, 99, 6)])
     choices = choices_of(engine, (8, 8))
     strategy, seconds = passes(choices, nothing(choices), on_gpu(choices))
@@ -109,7 +109,7 @@ quarters = st.integers(1, 24).map(lambda whole: whole / 4)
 
 @st.composite
 def instances(draw: st.DrawFn, tensors: int, *, kinds: int | None = None, decodes: bool = True) -> Choices:
-    """Tensors over one channel. ``kinds``: of so many sizes."""
+    """Draw tensors over one channel. ``kinds``: the number of different sizes."""
     gaps = draw(st.lists(quarters, min_size=tensors, max_size=tensors))
     rows = [
         compressible(
@@ -129,7 +129,7 @@ def instances(draw: st.DrawFn, tensors: int, *, kinds: int | None = None, decode
 
 
 def wrongly_removed(choices: Choices, strategy: np.ndarray, columns: Sequence[int]) -> int:
-    """Changes that Remove(S) rules out, of which each would lower F."""
+    """Count the changes ruled out by Remove(S) that would lower F."""
     engine = choices.engine
     seconds, bubble = engine.seconds(strategy), engine.last_bubble(strategy)
     found = 0
@@ -143,14 +143,14 @@ def wrongly_removed(choices: Choices, strategy: np.ndarray, columns: Sequence[in
 
 @given(instances(5, decodes=False))
 def test_no_tensor_before_a_bubble_would_help(choices: Choices) -> None:
-    """Whatever the others do: what Remove drops would not lower F, on whatever device it were compressed."""
+    """Whatever the others do, compressing a tensor that Remove drops would not lower F on any device."""
     for strategy in product((NONE, ON_GPU, ON_CPU), repeat=5):
         assert not wrongly_removed(choices, np.array(strategy), (ON_GPU, ON_CPU))
 
 
 def test_removal_on_decoding_gpus_is_wrong_less_than_once_in_1000() -> None:
-    """A tensor that is compressed before a bubble may move another one's decoding behind a backward operation
-    that others wait for. So the last passes of a selection remove nothing."""
+    """Compressing a tensor before a bubble may move another one's decoding behind a backward operation that
+    others wait for. So the last passes of a selection remove nothing."""
     rng = np.random.default_rng(1)
     wrong = removed = 0
     for _ in range(400):
@@ -176,7 +176,7 @@ def test_a_pass_never_lengthens_an_iteration(choices: Choices) -> None:
 def prefixes(
     choices: Choices, strategy: np.ndarray, groups: Sequence[np.ndarray]
 ) -> dict[tuple[int, ...], float]:
-    """F of every vector of Algorithm 4.2, tried one by one."""
+    """Return F of every vector of Algorithm 4.2, evaluated one by one."""
     found = {}
     for vector in product(*(range(len(group) + 1) for group in groups)):
         changed = strategy.copy()

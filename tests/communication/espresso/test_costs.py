@@ -1,4 +1,4 @@
-"""Costs of operations: the vector of the specification, and bytes as they are really received."""
+"""Costs of operations: the vector of the specification, and the bytes actually received."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_servers_processors_compress_for_all_its_gpus() -> None:
         ),
         SHAPE,
     )[1]
-    # The root alone, of the whole gradient.
+    # Only the root, of the whole gradient.
     assert first_alone.first_gpu_alone
     assert COSTS.seconds(first_alone, ELEMENTS)[0] == pytest.approx(4 * 25e6 * 8 / 16e9)
 
@@ -100,8 +100,8 @@ HALF = CodecProfile.with_threshold("half", Device.GPU, WIRE_FORMATS["fp16"], 1e-
 @pytest.mark.parametrize("shape", [PlacementShape(2, 4), PlacementShape(3, 3), PlacementShape(4, 1)], ids=str)
 @pytest.mark.parametrize("elements", [720, 77, 5])
 def test_bytes_are_those_that_ranks_receive(shape: PlacementShape, elements: int) -> None:
-    """In exchanges where each rank receives by itself what it counts, and parts are as large as each other
-    where a gradient divides evenly; otherwise no rank receives more."""
+    """In exchanges where each rank itself receives the counted bytes, and parts are equal if a gradient
+    divides evenly; otherwise no rank receives more."""
     costs = CostModel(shape, LINKS, {Device.GPU: HALF})
     exact = elements % (shape.workers * shape.workers) == 0
     gradients = np.ones((shape.workers, elements), dtype=np.float32)
@@ -123,7 +123,8 @@ def test_bytes_are_those_that_ranks_receive(shape: PlacementShape, elements: int
 
 
 def _counted_otherwise(operation: Operation) -> bool:
-    """Sums are made on the way, and trees receive in rounds; roots alone go on in between."""
+    """Return whether ranks may receive other bytes: summed on the way, in rounds of trees, or by roots
+    alone."""
     routine = operation.step.routine
     summed = routine in (Routine.ALL_REDUCE, Routine.REDUCE_SCATTER, Routine.REDUCE)
     return summed or routine in (Routine.GATHER, Routine.BROADCAST)

@@ -1,4 +1,4 @@
-"""The decision tree: how many options it has, and what its paths look like."""
+"""The decision tree: its number of options, and the form of its paths."""
 
 from __future__ import annotations
 

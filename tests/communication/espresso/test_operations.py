@@ -1,4 +1,4 @@
-"""Operations of options: carried out as they are described, they sum gradients, whatever the path."""
+"""Operations of options, executed as described, sum gradients on every path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPES = [PlacementShape(*each) for each in ((2, 4), (3, 2), (1, 4), (4, 1), (1,
 
 
 def gradients(shape: PlacementShape, elements: int) -> np.ndarray:
-    """Whole numbers, so that sums are exact in any order."""
+    """Return integers, so that sums are exact in any order."""
     rng = np.random.default_rng(elements)
     return rng.integers(-1000, 1000, (shape.workers, elements)).astype(np.float64)
 
@@ -31,7 +31,8 @@ def test_each_of_the_174_options_sums_on_every_rank(shape: PlacementShape, eleme
 
 
 def _halved(values: np.ndarray) -> np.ndarray:
-    """Signs with one magnitude: decodes to what only this piece's encoder can have meant."""
+    """Return signs with one magnitude: they decode to values that only this piece's encoder can have
+    meant."""
     scale = np.abs(values).mean() if len(values) else 0.0
     return np.where(values >= 0, scale, -scale)
 

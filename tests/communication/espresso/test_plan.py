@@ -1,4 +1,4 @@
-"""Espresso's plan: what it tells, and what ranks read of it and refuse."""
+"""Espresso's plan: its message, and what ranks read from it and refuse."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ OPTION = option_code(gpu_options()[5])
 
 
 def message(**changes: Any) -> dict[str, Any]:
-    """A message with a digest that fits its content, whatever that is."""
+    """Return a message with a digest that fits its content, valid or not."""
     content = {**TOLD, **changes}
     return {**content, "digest": content_digest(content)}
 

@@ -1,4 +1,4 @@
-"""Selections: never worse than a baseline, near the optimum where that can be found, and bounded."""
+"""Selections: never worse than a baseline, near the optimum if that can be computed, and bounded."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
 from tests.communication.espresso.questions import PCIE, PLATFORMS, WORKLOADS, codecs_of, question_for
 
-#: Searches among many tensors take seconds each.
+#: Searches over many tensors take seconds each.
 MANY_TENSORS = {"BERT-base", "ResNet101", "UGATIT"}
-#: One server, and as many as in the published evaluation; `make test-all` takes those between as well, and
-#: models of many tensors.
+#: One server, and as many as in the published evaluation; `make test-all` adds numbers between, and models of
+#: many tensors.
 CASES = [
     pytest.param(
         workload,
@@ -83,12 +83,12 @@ def small_question(seed: int, tensors: int, devices: tuple[Device, ...], shape: 
 
 
 def seeds(count: int, *, quick: int) -> list[Any]:
-    """So many seeds, of which all but the first few are slow."""
+    """Return this many seeds, of which all but the first few are marked slow."""
     return [pytest.param(seed, marks=pytest.mark.slow if seed >= quick else ()) for seed in range(count)]
 
 
 def optimum(question: Question, candidates: list[np.ndarray]) -> float:
-    """The shortest iteration of all strategies."""
+    """Return the shortest iteration of all strategies."""
     return min(question.engine.seconds(np.array(strategy)) for strategy in product(*candidates))
 
 
@@ -158,7 +158,7 @@ def test_myopic_minimises_each_tensors_own_time() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda one: one.name)
 def test_restricted_variants_obey_and_never_beat_the_full_search(variant) -> None:
-    """But what greedy passes from the same starts find by chance: half a percent."""
+    """Except for what greedy passes from the same starts find by chance: half a percent."""
     question = question_for(WORKLOADS[3], PCIE, PlacementShape(8, 8))
     restricted_question = variant.restricted(question)
     selection = variant.select(question)

@@ -1,4 +1,4 @@
-"""The timeline engine: hand vectors, resources that do one thing at a time, and what it is held against."""
+"""The timeline engine: hand vectors, exclusive resources, and comparisons with simulations."""
 
 from __future__ import annotations
 
@@ -159,7 +159,8 @@ def test_single_exchanges_are_a_flow_shop_of_two_machines(jobs: list[tuple[float
 def test_the_best_candidate_equals_that_of_full_evaluations(
     given_: tuple[TimelineEngine, np.ndarray], data: st.DataObject
 ) -> None:
-    """Though what comes before the tensor is served once, and hopeless candidates are given up early."""
+    """Although the prefix before the tensor is evaluated once, and hopeless candidates are abandoned
+    early."""
     engine, strategy = given_
     tensor = data.draw(st.integers(0, len(engine) - 1))
     candidates = np.arange(len(engine.chains.lengths))

@@ -1,4 +1,4 @@
-"""Small timelines by hand, and a second engine to hold the first one against."""
+"""Small timelines by hand, and a second engine to compare the first one with."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Chain = Sequence[tuple[Resource, float]]
 
 
 def engine_of(gaps: Sequence[float], chains: Sequence[Sequence[Chain]], **others: Any) -> TimelineEngine:
-    """An engine for tensors with chains of their own: ``chains[tensor][option]``. An option occupies the same
-    resources for all tensors."""
+    """Return an engine for tensors with their own chains: ``chains[tensor][option]``. An option occupies the
+    same resources for all tensors."""
     options = len(chains[0])
     longest = max(1, *(len(chain) for each in chains for chain in each))
     resources = np.zeros((options, longest), dtype=np.int64)
@@ -36,8 +36,8 @@ def engine_of(gaps: Sequence[float], chains: Sequence[Sequence[Chain]], **others
 
 
 def plain_end(engine: TimelineEngine, strategy: Sequence[int], cpu_servers: int = 1) -> float:
-    """The end of an iteration, by queues of what is ready: at each completion idle resources start the first
-    of their queue. Slow, and written after the rules rather than after the engine."""
+    """Return the end of an iteration, by queues: at each completion, idle resources start the first ready
+    operation of their queue. Slow, and written from the rules instead of the engine."""
     tables = engine.tables
     tensors = len(engine)
     servers = dict.fromkeys(Resource, 1) | {CPU: cpu_servers}
@@ -78,7 +78,7 @@ def _followers(
 
 
 def gaps_of_channel(engine: TimelineEngine, strategy: np.ndarray) -> list[tuple[float, float]]:
-    """When the links are idle between two exchanges."""
+    """Return the times at which the links are idle between two exchanges."""
     spans = sorted(
         (span.start, span.end) for span in engine.spans(strategy) if span.resource in (WITHIN, BETWEEN)
     )
@@ -97,8 +97,8 @@ NONE, ON_GPU, ON_CPU = 0, 1, 2
 def compressible(
     plain: float, gpu: float, cpu: float, compressed: float, decode: float | None = None
 ) -> list[Chain]:
-    """Uncompressed, compressed on the GPU, compressed on the CPU, over one channel. Without ``decode``
-    nothing is decoded."""
+    """Return a tensor uncompressed, compressed on the GPU, and compressed on the CPU, over one channel.
+    Without ``decode`` nothing is decoded."""
     behind = {device: [] if decode is None else [(device, decode)] for device in (GPU, CPU)}
     return [
         [(BETWEEN, plain)],
@@ -108,7 +108,7 @@ def compressible(
 
 
 def choices_of(engine: TimelineEngine, sizes: Sequence[int]) -> Choices:
-    """What the algorithms see of tensors that may be compressed on the GPU or on the CPU."""
+    """Return the algorithms' input for tensors that may be compressed on the GPU or on the CPU."""
     return Choices(
         engine,
         np.array(sizes, dtype=np.int64),

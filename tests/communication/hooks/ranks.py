@@ -20,9 +20,9 @@ _SECONDS = 100.0
 def run_on_ranks(
     ranks: int, function: Callable[..., Any], *arguments: Any, seconds: float = _SECONDS
 ) -> list[Any]:
-    """What the function returns on each rank; it is given the arguments, and can use torch.distributed.
+    """Return the function's results by rank; the function gets the arguments, and can use torch.distributed.
 
-    The function is one of a module.
+    It must be at module level.
     """
     context = forking()
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
@@ -58,7 +58,7 @@ def _run(
         store = dist.FileStore(f"{folder}/store", ranks)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
         told = (function(*arguments),)
-        # Nobody leaves while others still exchange.
+        # No rank leaves while others still exchange.
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:  # noqa: BLE001 - it is told to whoever started this process

@@ -1,4 +1,4 @@
-"""Codecs on real tensors: payloads as large as the library says, and what they decode to."""
+"""Codecs on real tensors: payloads have the library's sizes and decode correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All options on real ranks: whatever the path, every rank ends with the same sum."""
+"""All options on real ranks: on every path, all ranks end with the same sum."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def gradient_of(rank: int, elements: int, *, whole: bool) -> Tensor:
 def sums_under_options(
     shape: PlacementShape, cases: Sequence[tuple[str, int]], stride: int
 ) -> dict[tuple[str, int], list[Any]]:
-    """On a rank: for each case and some options the sum's deviation, that of mass, and the sum's digest. Each
-    case begins with another option."""
+    """On a rank: return for each case and some options the deviation of the sum, that of the mass, and the
+    sum's digest. Each case begins with another option."""
     groups = PlacementGroups.open(shape)
     found = {
         (name, elements): [
@@ -85,7 +85,7 @@ LOSSY = [("fp16", ELEMENTS), ("dgc", ELEMENTS)]
 @pytest.mark.parametrize(
     ("shape", "cases", "stride"),
     [
-        # Three codecs in turn: each option under one of them.
+        # Three codecs in turn: each option is tested with one of them.
         (PlacementShape(2, 2), CASES, 3),
         pytest.param(PlacementShape(2, 2), CASES, 1, marks=pytest.mark.slow),
         (PlacementShape(1, 4), LOSSY, 7),

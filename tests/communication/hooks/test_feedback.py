@@ -1,4 +1,4 @@
-"""Error feedback: nothing is lost from one iteration to the next, nor between numbers of ranks and plans."""
+"""Error feedback: no value is lost between iterations, nor between numbers of ranks and plans."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def normal(elements: int, seed: int) -> Tensor:
 
 
 def decoded(codec: Codec, payload: Tensor, pieces: list[range]) -> Tensor:
-    """What a payload of such pieces, which begin at 0, decodes to."""
+    """Return the decoded payload of such pieces, which begin at 0."""
     sums = torch.zeros(pieces[-1].stop)
     begin = 0
     for piece in pieces:
@@ -86,7 +86,7 @@ def test_residuals_of_the_specification() -> None:
 
 
 def test_momentum_is_corrected_and_reset_where_it_was_sent() -> None:
-    """Against the published rule, step by step: u = 0.9 u + g, v = v + u; both 0 where v was sent."""
+    """Compared with the published rule, step by step: u = 0.9 u + g, v = v + u; both 0 where v was sent."""
     codec = DGC(TENTH)
     feedback, row = ErrorFeedback(codec, momentum=0.9), Row(0, 0, 0, 100)
     u, v = torch.zeros(100), torch.zeros(100)
@@ -161,7 +161,7 @@ def test_random_choices_differ_by_piece_and_agree_on_all_ranks() -> None:
 
 
 def whole(kept: list[Kept]) -> dict[str, Tensor]:
-    """What was kept of each parameter, all points and ranks together."""
+    """Return the residuals of each parameter, summed over all points and ranks."""
     sums = {segment.parameter: torch.zeros(segment.count) for gradient in LAYOUT for segment in gradient}
     for each in kept:
         sums[each.parameter][each.start : each.start + len(each.values)] += each.values
@@ -169,7 +169,7 @@ def whole(kept: list[Kept]) -> dict[str, Tensor]:
 
 
 def rows_of(ranks: int, rank: int, points: int = 1) -> list[Row]:
-    """Every gradient cut evenly over some ranks."""
+    """Return every gradient cut evenly over some ranks."""
     rows = []
     for gradient, segments in enumerate(LAYOUT):
         elements = segments[-1].offset + segments[-1].count

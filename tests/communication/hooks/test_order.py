@@ -1,4 +1,4 @@
-"""Exchanges of several collectives on real ranks: beside each other, and beside what others exchange."""
+"""Exchanges of several collectives on real ranks, beside each other and beside other exchanges."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TWO_STEPS = next(
 
 
 class _Slow(Identity):
-    """Encodes late on the first rank, so that it is behind the other in every exchange."""
+    """Encodes late on the first rank, so that it lags behind the other in every exchange."""
 
     def encode(self, values: Tensor, seed: int) -> Tensor:
         if dist.get_rank() == 0:
@@ -38,7 +38,8 @@ class _Slow(Identity):
 
 
 def agreed_beside_exchanges() -> list[Any]:
-    """Gradients of layers that both, the first and no rank use; ranks agree on these while others travel."""
+    """Return gradients of layers that both ranks, the first and none use; ranks agree on these during
+    exchanges."""
     groups = PlacementGroups.open(SHAPE)
     layers = nn.ModuleList(nn.Linear(40, 1, bias=False) for _ in range(3))
     synchroniser = FusedGradients(
@@ -60,7 +61,7 @@ def agreed_beside_exchanges() -> list[Any]:
 
 
 def in_uneven_company() -> int:
-    """Groups among all ranks, where some ranks have been in other groups before."""
+    """Exchange among all ranks, some of which have been in other groups before."""
     first = dist.new_group([0], use_local_synchronization=True) if dist.get_rank() == 0 else None
     groups = PlacementGroups.open(SHAPE)
     told = torch.tensor([1 + dist.get_rank()])
@@ -71,7 +72,7 @@ def in_uneven_company() -> int:
 
 
 class _Never:
-    """A collective that has ended, or waits for an event."""
+    """A collective that has ended, or that waits for an event."""
 
     def __init__(self, event: threading.Event | None = None) -> None:
         self._event = event

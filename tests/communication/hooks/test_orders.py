@@ -1,4 +1,4 @@
-"""Espresso's plans on real ranks: an option for each gradient, and the mean of all."""
+"""Espresso's plans on real ranks: each gradient takes its option, and the mean arrives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPE = PlacementShape(2, 2)
 
 
 def espresso_message(seed: int, bytes_per_element: int = 4) -> dict[str, Any]:
-    """Of a plan with an option for each gradient of the model, which differ widely."""
+    """Return the message of a plan with widely different options for the model's gradients."""
     found = gpu_options()
     tensors = [
         TensorOption(name, each.numel(), found[(seed + 29 * number) % len(found)])
@@ -44,7 +44,7 @@ def espresso_message(seed: int, bytes_per_element: int = 4) -> dict[str, Any]:
 
 
 def combined_message(boundaries: tuple[int, ...] = (1, 4, 6)) -> dict[str, Any]:
-    """Of a plan with an option for each group."""
+    """Return the message of a plan with an option for each group."""
     gradients = gradients_in_order(the_model())
     elements = np.array([each.numel() for each in gradients.values()])
     layout = ModelProfile("model", tuple(gradients), elements, np.ones(len(elements))).layout
@@ -65,8 +65,8 @@ def digested(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def carried_out(seeds: int) -> list[tuple[float, float, list[float]]]:
-    """For several plans: deviation from the mean without compression; with it, of what was sent and is left,
-    and the gradients."""
+    """Return for several plans: the deviation from the mean without compression; with it, the deviation of
+    sent values and residuals; and the gradients."""
     groups, found = PlacementGroups.open(SHAPE), []
     for seed in range(seeds):
         told, deviations = orders(espresso_message(seed) if seed else combined_message()), []

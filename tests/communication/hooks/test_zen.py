@@ -1,4 +1,4 @@
-"""Zen's schemes on real ranks: the exact sum, with the bytes that the reference exchanges count."""
+"""Zen's schemes on real ranks: the exact sum, with the bytes of the reference exchanges."""
 
 from __future__ import annotations
 
@@ -58,14 +58,15 @@ def told(name: str, elements: int, width: int, scheme: str, push: str, pull: str
 
 
 def all_ways(width: int) -> list[dict[str, Any]]:
-    """Every scheme, and Zen in every pair of formats, each for a tensor of its own."""
+    """Return every scheme, and Zen with every pair of formats, each with its own tensor."""
     ways = [(scheme.value, "coo", "coo") for scheme in EXECUTABLE if scheme is not Scheme.ZEN]
     ways += [("zen", push.value, pull.value) for push in PACKET_FORMATS for pull in PACKET_FORMATS]
     return [told(" ".join(way), UNITS * width, width, *way) for way in ways]
 
 
 def gradient(rank: int, seed: int, width: int, *, whole: bool) -> Tensor:
-    """Mostly zeros, with rows that several ranks have, some of which cancel; the last rank has none."""
+    """Return mostly zeros, with rows that several ranks have, some of which cancel; the last rank has
+    none."""
     if rank == dist.get_world_size() - 1:
         return torch.zeros(UNITS, width)
     generator = torch.Generator().manual_seed(100 * seed + rank)
@@ -84,7 +85,8 @@ def orders(shape: PlacementShape, width: int) -> ZenOrders:
 
 
 def summed(shape: PlacementShape, width: int, sparse: bool) -> dict[str, float]:
-    """By way the largest deviation from an all-reduce, over seeds; of whole numbers and of others."""
+    """Return by scheme the largest deviation from an all-reduce over seeds, for integers and for other
+    values."""
     groups, plan = PlacementGroups.open(shape), orders(shape, width)
     found: dict[str, float] = {}
     for seed in range(1):
@@ -110,7 +112,8 @@ def summed(shape: PlacementShape, width: int, sparse: bool) -> dict[str, float]:
 
 
 def counted(shape: PlacementShape) -> dict[str, Any]:
-    """Bytes that this rank received and imbalances, by scheme, of tensors with an index for each element."""
+    """Return the bytes that this rank received and the imbalances by scheme, for tensors with an index per
+    element."""
     groups, found = PlacementGroups.open(shape), {}
     ways = [("zen", "hash_bitmap"), ("zen", "coo"), ("agsparse", "coo"), ("sparcml", "coo")]
     for scheme, pull in [*ways, ("sparse_ps", "coo")]:
@@ -132,7 +135,7 @@ def counted(shape: PlacementShape) -> dict[str, Any]:
 
 
 def at_the_edges() -> None:
-    """Fewer units than ranks, nothing at all, what is not a number, and tensors that nobody used."""
+    """Exchange fewer units than ranks, empty gradients, NaN, and tensors that no rank used."""
     shape = PlacementShape(1, 2)
     groups = PlacementGroups.open(shape)
     tensors = [told(name, 1, 1, "zen", "coo", "hash_bitmap") for name in ("one", "zeros", "nan", "unused")]
@@ -199,7 +202,7 @@ def test_bytes_on_the_wire_equal_the_reference_exchanges() -> None:
 
 
 def fullest_over_mean(way: str, gradients: list[Any]) -> float:
-    """Of what all workers push to each server."""
+    """Return the fullest server's received indices over the mean."""
     indices = np.concatenate([nonzero_indices(each) for each in gradients])
     parts = len(gradients)
     runs = contiguous_parts(indices, UNITS, parts)
@@ -209,7 +212,7 @@ def fullest_over_mean(way: str, gradients: list[Any]) -> float:
 
 
 def padded(reference: Exchanged) -> tuple[int, ...]:
-    """By worker, where what comes back is as long from each server as from that with most."""
+    """Return the bytes by worker if each server's answer is as long as the longest."""
     others = len(reference.pull_bytes) - 1
     whole = sum(reference.pull_bytes) // others
     longest = max(whole - each for each in reference.pull_bytes)
@@ -256,7 +259,7 @@ def test_packets_unpack_to_their_rows(form: Format, size: int, places: list[int]
     rows = Rows(torch.tensor(places, dtype=torch.int64), torch.randn(len(places), 3))
     packet = pack(form, rows, size)
     assert len(packet) == packet_bytes(form, len(places), size, 3)
-    # It lies anywhere, and others follow.
+    # The packet is unaligned and followed by others.
     lying = torch.cat([torch.zeros(1, dtype=torch.uint8), packet, torch.ones(5, dtype=torch.uint8)])[1:]
     found = unpack(form, lying, len(places), size, 3)
     assert torch.equal(found.places, rows.places)

@@ -17,7 +17,7 @@ INDICES = [np.array(sorted(one)) for one in WORKERS]
 
 
 def gradients() -> list[NDArray[np.float32]]:
-    """The workers' gradients."""
+    """Return the workers' gradients."""
     found = []
     for worker in WORKERS:
         gradient = np.zeros(ELEMENTS, np.float32)

@@ -1,4 +1,4 @@
-"""The choice of a scheme: a table of points, and that nothing cheaper is ever passed over."""
+"""The choice of a scheme: a table of cases, and no cheaper scheme is ever passed over."""
 
 from __future__ import annotations
 

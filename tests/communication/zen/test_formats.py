@@ -79,7 +79,7 @@ def test_no_format_is_smaller_than_the_chosen_one(density, width):
 
 @pytest.mark.parametrize(
     ("density", "width", "expected"),
-    # 256 elements, 16 rows of 16, and rows that are longer than a block.
+    # 256 elements, 16 rows of 16, and rows longer than a block.
     [(0.01, 1, 1 - 0.99**256), (0.01, 16, 1 - 0.99**16), (0.01, 256, 0.01), (0.01, 512, 0.01)],
 )
 def test_blocks_with_a_nonzero(density, width, expected):

@@ -1,4 +1,4 @@
-"""Hash functions, hierarchical hashing and the counting sort: vectors Z3, Z5 and Z7, and what must hold."""
+"""Hash functions, hierarchical hashing and the counting sort: vectors Z3, Z5 and Z7, and invariants."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_murmur3_of_the_first_keys():
 
 @pytest.mark.parametrize("seed", [0, 1, 0x9747B28C, 2**32 - 1])
 def test_int64_tensors_give_the_same_bits(seed):
-    """What a GPU computes in int64, masked, is what workers on CPUs compute in uint32."""
+    """A GPU computes in int64 with a mask what workers on CPUs compute in uint32."""
     indices = np.random.default_rng(seed).integers(1, 2**31 - 1, 2000)
     mask = 0xFFFFFFFF
 
@@ -63,7 +63,7 @@ def test_a_hash_family_follows_its_name_and_has_a_checksum():
     family = drawn_family("job 7")
     assert family.seeds == drawn_family("job 7").seeds
     assert len(set(family.seeds)) == 4
-    # As anybody's SHA-256 of "job 7/0" begins, little-endian.
+    # The beginning of the SHA-256 of "job 7/0", little-endian.
     assert drawn_family("job 7", 0).seeds == family.seeds[:1]
     other = HashFamily((family.seeds[0] ^ 1, *family.seeds[1:]))
     second_level = HashFamily((*family.seeds[:3], family.seeds[3] ^ 1))
@@ -72,7 +72,7 @@ def test_a_hash_family_follows_its_name_and_has_a_checksum():
 
 
 def test_seeds_are_frozen_in_the_protocol():
-    """Whoever draws them otherwise cannot work with those who draw them so."""
+    """Workers that draw other seeds cannot work with these."""
     assert drawn_family("x").seeds == (3340953092, 2418619502, 3209428366, 3690603951)
 
 
@@ -150,7 +150,7 @@ def test_an_indexs_partition_does_not_depend_on_other_indices(one, other, parts)
 
 
 def test_remaining_collisions_fall_with_rounds_and_memory():
-    """In lockstep rounds at a load of one half three functions leave 4.2 %, four 2.1 %."""
+    """In lockstep rounds at a load of one half, three functions leave 4.2 %, four 2.1 %."""
     indices = np.sort(np.random.default_rng(0).choice(10**7, 10**5, replace=False)) + 1
     memory = memory_for(len(indices), 4)
     assert memory.parallel * 4 == 2 * len(indices)

@@ -1,4 +1,4 @@
-"""Profiles from what workers touched, what a table costs at a rescale, and hints for placements."""
+"""Profiles from touched rows, the cost of a table at a rescale, and hints for placements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_measured_profile_recovers_the_drawn_parameters():
     assert law.after(8) == pytest.approx(np.mean([len(union(each)) for each in drawn]) / TABLE.rows)
     pairs = [len(union(each[place : place + 2])) for each in drawn for place in (0, 2, 4, 6)]
     assert law.after(2) == pytest.approx(np.mean(pairs) / TABLE.rows)
-    # What was not measured follows: 32 workers of the same kind.
+    # Unmeasured points are extrapolated: 32 workers of the same kind.
     actual = len(union([TABLE.touched_rows(worker) for worker in range(32)])) / TABLE.rows
     assert law.after(32) == pytest.approx(actual, rel=0.06)
     assert profile.skew.ratio(16) == pytest.approx(9.0, rel=0.25)

@@ -1,4 +1,4 @@
-"""Exchanges step by step: vector Z4, exact sums, and bytes that are those of the formulas."""
+"""Exchanges step by step: vector Z4, exact sums, and the bytes of the formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs of all schemes: vectors Z2 and 3.1, what the lemmas say, and the expected imbalance (Z6)."""
+"""Costs of all schemes: vectors Z2 and 3.1, the lemmas, and the expected imbalance (Z6)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_relative_costs_follow_the_papers_identities(law, participants):
     assert balanced == pytest.approx(first + total)
     assert received_bytes(Scheme.ZEN, exchange) / dense == pytest.approx((2 * first + total + 1 / 32) / 2)
     assert received_bytes(Scheme.AGSPARSE, exchange) / dense == pytest.approx(participants * first)
-    # Among schemes that cut the tensor nothing beats balanced parts (Lemma 3.4).
+    # Among schemes that partition the tensor, none beats balanced parts (Lemma 3.4).
     for skew in (0.0, 0.5, 1.0):
         skewed = Exchange(participants, 1.0, law, skew=Skew(skew))
         for scheme in (Scheme.SPARSE_PS, Scheme.SPARSE_PS_TREE, Scheme.SPARSE_PS_SCATTER):
@@ -132,7 +132,7 @@ def test_zen_uses_the_given_formats_and_imbalances():
 
 
 def test_the_fullest_part_of_a_parameter_server_is_full_at_most():
-    """More than all of its elements no part can send, however skewed."""
+    """However skewed, a part can send at most all of its elements."""
     exchange = Exchange(16, 1.0, NMT, skew=Skew(1.0))
     assert exchange.fullest() == pytest.approx(16 * 0.0247)
     assert exchange.fullest(16) == 1.0

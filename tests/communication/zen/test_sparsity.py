@@ -1,4 +1,4 @@
-"""Characteristics of sparse gradients (Z1), the laws between their measured points, and synthetic tables."""
+"""Characteristics of sparse gradients (Z1), laws through their measured points, and synthetic tables."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_law_passes_through_its_measurements_and_never_falls(first, beta, shar
     measured, last, count = {1: first}, (1, first), 1
     for share in shares:
         count *= 2
-        # Between what is known to be least and most.
+        # Between the known minimum and maximum.
         most = min(1.0, last[1] * count / last[0])
         last = (count, last[1] + share * (most - last[1]))
         measured[count] = last[1]
