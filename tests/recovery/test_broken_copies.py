@@ -1,4 +1,4 @@
-"""Copies that break midway: whoever waits for one has its answer, and the next copy is made."""
+"""Copies that break midway: every waiting caller gets an answer, and the next copy is made."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def first(tmp_path: Path) -> Iterator[Server]:
 
 
 def take_one_chunk(connection: socket.socket) -> None:
-    """Be the store of another server that begins to take a copy."""
+    """Act as another server's store that begins to accept a copy."""
     channel, _job, _generation = peer_wire.answer(connection, "second", lambda *_: SECRET, lambda: None)
     assert "put" in channel.receive()
     channel.send({"ready": True})
@@ -79,7 +79,7 @@ def test_points_continue_when_a_peer_ends_during_a_copy(first: Server, end: str)
 
 
 class Store:
-    """The part of a store that has to do with others, and its own thread."""
+    """The part of a store that talks to other stores, and its own thread."""
 
     def __init__(self, folder: Path, size: int = 100, owner: Owner = OWNER) -> None:
         self.owner = owner
@@ -103,7 +103,7 @@ class Store:
         self.queued.release()
 
     def work(self) -> None:
-        """Do what comes next in the store's own thread."""
+        """Run the next task of the store's own thread."""
         assert self.queued.acquire(timeout=SECONDS), "somebody never gets an answer"
         self.works.pop(0)()
 
@@ -113,7 +113,7 @@ class Store:
             self.works.pop(0)()
 
     def copy(self) -> list[object]:
-        """Have a copy made; what the caller hears of it."""
+        """Have a copy made; return the answer to the caller."""
         told: list[object] = []
         self.peers.copy(self.owner, 0, self.version, Sending(), told.append)
         self.work()
@@ -144,7 +144,7 @@ def test_a_copy_counts_while_its_assigned_server_holds_it(
     store = Store(tmp_path)
     store.copy()
     assert store.peers.report()["protection"] == "full"
-    # Its server was given up, and another one is to keep a copy of the next version.
+    # Its server was given up, and another one is assigned a copy of the next version.
     store.send_to(Peer("c", "127.0.0.1", 2))
     assert store.peers.copies_of(OWNER) == {"copies": 1, "wanted_copies": 2}
     assert store.peers.report()["protection"] == "none"
@@ -171,7 +171,7 @@ def test_every_error_of_a_background_task_is_answered(tmp_path: Path) -> None:
 
 
 class Answers:
-    """A store's loop that works at once."""
+    """A store's loop that runs tasks at once."""
 
     def __init__(self) -> None:
         self.told: list[Mapping[str, Any]] = []
@@ -191,7 +191,7 @@ class Answers:
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Iterator[tuple[Answers, Callable[..., None]]]:
-    """What a worker is answered, and how it asks."""
+    """Return the worker's answers, and a function to send its requests."""
     answers, holdings = Answers(), Holdings(1 << 20)
     peers = Peers(holdings, lambda work: work(), lambda: None, StoreLinks(tmp_path))
     requests = WorkerRequests(answers, holdings, peers)
@@ -323,7 +323,7 @@ def test_a_sender_waits_while_its_peer_takes_memory(tmp_path: Path, monkeypatch:
 
 
 class Clock:
-    """Goes on only when it is told to."""
+    """A clock that advances only when told to."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -333,7 +333,7 @@ class Clock:
 
 
 def pair(clock: Clock) -> tuple[Channel, Channel]:
-    """Both ends of a connection that has been proved."""
+    """Yield both ends of an authenticated connection."""
     one, other = socket.socketpair()
     return (
         Channel(one, b"key", b"owner", b"holder", lambda: None, clock),
@@ -342,7 +342,7 @@ def pair(clock: Clock) -> tuple[Channel, Channel]:
 
 
 class SlowWay(Way):
-    """Carries each piece in nearly as long as a step may take."""
+    """Delivers each piece in nearly the longest time that a step may take."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         super().__init__()
@@ -380,7 +380,7 @@ def test_a_peer_that_sends_a_byte_now_and_then_makes_no_progress() -> None:
     here, there = pair(clock)
 
     class Trickling(socket.socket):
-        """Time goes by with each byte that is waited for."""
+        """Advances the time with each byte that is waited for."""
 
         def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
             there._socket.sendall(b"\0")

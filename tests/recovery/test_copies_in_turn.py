@@ -1,4 +1,4 @@
-"""A store takes one copy of a shard after the other, and says so at the right time."""
+"""A store accepts one copy of a shard after the other, and says so at the right time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHUNK = b"0123456789"
 
 
 def test_the_next_copy_is_accepted_once_the_last_was_acknowledged(tmp_path: Path) -> None:
-    """What the store still has to note in its own thread by then does not matter."""
+    """Pending work in the store's own thread does not delay it."""
     port = free_port()
     works: queue.Queue[Callable[[], None]] = queue.Queue()
     peers = Peers(Holdings(1000), works.put, lambda: None, StoreLinks(tmp_path))

@@ -1,5 +1,5 @@
-"""Copies between stores of emulated servers: they take these servers' links, beside what training sends, and
-go when their worker says that the network is idle."""
+"""Copies between stores of emulated servers use these servers' links, share them with training, and are sent
+when their worker reports an idle network."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Emulated(Server):
         self.tell()
 
     def carried(self, link: str) -> float:
-        """Bytes of copies that a link has carried."""
+        """Return the bytes of copies that a link has carried."""
         return self.server.carried()[link][STATE]
 
     def end(self) -> None:
@@ -79,7 +79,7 @@ def first(start: Callable[..., Emulated]) -> Emulated:
 
 @pytest.fixture
 def second(start: Callable[..., Emulated], first: Emulated) -> Emulated:
-    """Keeps a copy of rank 0, whose worker is on the first server."""
+    """Return a server that keeps a copy of rank 0, whose worker is on the first server."""
     other = start("second")
     other.join(keep=[0])
     first.join(send=[{"rank": 0, "peers": [other.as_peer]}])
@@ -87,7 +87,7 @@ def second(start: Callable[..., Emulated], first: Emulated) -> Emulated:
 
 
 def seconds_of_a_copy(worker: StoreClient, iteration: int) -> float:
-    """From the write until the version is whole on both servers."""
+    """Return the seconds from the write until the version is complete on both servers."""
     began = time.monotonic()
     write(worker, iteration, size=SIZE)
     return time.monotonic() - began
@@ -147,7 +147,7 @@ def test_copies_and_collectives_share_a_link(first: Emulated, second: Emulated, 
         stopped.set()
         thread.join()
         collectives.close()
-    # Training leaves small gaps between its transfers, in which the copy has all of the link.
+    # Training leaves small gaps between its transfers, in which the copy has the whole link.
     assert seconds * RATE >= 1.3 * SIZE
     assert sent >= 0.3 * SIZE, "and training is not held up by it"
 
@@ -162,7 +162,7 @@ def test_a_planned_copy_sends_only_its_allowance(first: Emulated, second: Emulat
     for allowed in (50_000, 90_000):
         worker.allow(allowed, SECONDS)
         before += allowed
-        # What is too little for a piece of its own is left.
+        # A remainder too small for a separate piece stays unsent.
         wait_until(lambda: first.carried(NETWORK) > before - 4096, "what is allowed is sent")  # noqa: B023
         assert first.carried(NETWORK) <= before + 1
         assert not worker.holds(8)
@@ -183,7 +183,7 @@ def test_a_copy_ends_its_wait_when_its_worker_is_gone_or_frozen(first: Emulated,
                 committed=iteration - 1, sending=sending,  # noqa: B023
             )  # fmt: skip
 
-        # Refused as long as the copy of an earlier point holds the room.
+        # Refused while the copy of an earlier point holds the memory.
         wait_until(is_written, "there is room")
         if iteration == 9:
             first.served.clear()
@@ -204,7 +204,7 @@ def test_a_late_send_still_ends_within_its_idle_span(
     takes = usable_share * seconds
     usable = Span(size, size, takes, ends=seconds).usable(late * seconds)
     assert 0 <= usable <= size
-    # Sent as fast as all of it can be.
+    # At the highest rate.
     assert usable == 0 or late * seconds + usable / size * takes <= seconds * (1 + 1e-9)
     if late <= 1.0 - usable_share - 1e-6:
         assert usable == size, "what is not too late is sent whole"

@@ -1,4 +1,4 @@
-"""When copies are sent and how often points are made: the plan that the runtime obeys."""
+"""When copies are sent and how often points are made: the plan that the runtime follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What failures cost: wasted time (G6), the overhead of failures (G8, G9), and how often a point pays."""
+"""The cost of failures: wasted time (G6), the overhead of failures (G8, G9), and the best frequency of
+points."""
 
 from __future__ import annotations
 

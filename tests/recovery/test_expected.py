@@ -1,4 +1,4 @@
-"""What may be promised where servers fail: throughput times 1 - λ·O, and nothing charged twice."""
+"""Promises with failing servers: throughput times 1 - λ·O, and no failure charged twice."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_promised_rates_fall_with_failures_and_with_servers(
 def test_slack_and_expectation_charge_each_failure_once(
     a_day: float, cost: FailureCost, covered: int, seconds: float
 ) -> None:
-    """The failures expected until the deadline are paid; beyond them no more than the slack itself."""
+    """The failures expected until the deadline are charged; beyond them at most the slack itself."""
     share = ExpectedFailures(a_day, 8, covered).share(8, cost, seconds)
     if share == LEAST_SHARE:
         return

@@ -1,5 +1,4 @@
-"""The life of a recovery: each step in its order, resumable, and begun anew when something else goes
-wrong."""
+"""The life cycle of a recovery: each step in order, resumable, and restarted by another failure."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def facts(**known: Any) -> RecoveryFacts:
 
 
 def carried_out(before, step, now):
-    """The facts after an instruction was carried out and all went well."""
+    """Return the facts after an instruction was carried out successfully."""
     if isinstance(step, MoveTo):
         return replace(before, phase=step.phase, phase_since=now)
     if isinstance(step, StopWorkers):
@@ -52,7 +51,7 @@ def carried_out(before, step, now):
 
 
 def run(state, *, load=7, now=1.0):
-    """Every phase and instruction until nothing is due."""
+    """Run every phase and instruction until none is due."""
     phases = [state.phase]
     steps: list[RecoveryInstruction] = []
     for _ in range(100):

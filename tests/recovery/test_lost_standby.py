@@ -1,4 +1,4 @@
-"""A server that takes a lost one's place dies while it fetches the state: the next one fetches it too."""
+"""A replacement server dies while it fetches the state: the next one fetches it too."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.recovery.test_store import SECONDS, content, read, write
 __all__ = ["start"]
 
 SIZE = 3 << 20
-#: More than is said before a shard comes, and less than all of it.
+#: More than the messages before a shard, and less than the whole shard.
 PASSED_BYTES = 1 << 20
 
 
 class HoldingUp(socketserver.ThreadingTCPServer):
-    """A way to a store that carries so many bytes from it, and then no more."""
+    """A relay to a store that carries a number of bytes from it, and then no more."""
 
     daemon_threads = True
     block_on_close = False
@@ -47,7 +47,7 @@ class _Passing(socketserver.BaseRequestHandler):
                 ready, _, _ = select.select([self.request, store], [], [], SECONDS)
                 if not ready or not all(self._passed(one, store) for one in ready):
                     return
-            # Until the caller has gone.
+            # Until the caller has disconnected.
             self.request.recv(1)
 
     def _passed(self, one: socket.socket, store: socket.socket) -> bool:

@@ -1,4 +1,4 @@
-"""Stores of several servers: copies of each other's shards, what is fetched, and who gets nothing."""
+"""Stores of several servers: copies of each other's shards, fetches, and refused callers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Server(Node):
         return {"server": self.name, "address": "127.0.0.1", "port": self.port}
 
     def join(self, **changes: Any) -> None:
-        """Be told what to send, keep and fetch of generation 1."""
+        """Set what it sends, keeps and fetches of generation 1."""
         empty = {"job": "job", "generation": 1, "secret": SECRET, "send": [], "keep": [], "fetch": []}
         self.group = {**empty, **self.group, **changes}
         self.peers = {
@@ -58,7 +58,7 @@ class Server(Node):
         self.tell()
 
     def call(self, secret: str = SECRET, generation: int = 1) -> peer_wire.Channel:
-        """As another server's store."""
+        """Call it as another server's store does."""
         peer = Peer(self.name, "127.0.0.1", self.port)
         return peer_wire.call(peer, "job", generation, secret, lambda: None)
 
@@ -86,7 +86,7 @@ def first(start: Callable[[str], Server]) -> Server:
 
 @pytest.fixture
 def second(start: Callable[[str], Server], first: Server) -> Server:
-    """Keeps a copy of rank 0, whose worker is on the first server."""
+    """Return a server that keeps a copy of rank 0, whose worker is on the first server."""
     other = start("second")
     other.join(keep=[0])
     first.join(send=[{"rank": 0, "peers": [other.as_peer]}])
@@ -94,7 +94,7 @@ def second(start: Callable[[str], Server], first: Server) -> Server:
 
 
 def later_worker(server: Server, *sources: Server) -> StoreClient:
-    """A worker of generation 2 that is to read rank 0's shard on that server."""
+    """Return a worker of generation 2 that reads rank 0's shard on that server."""
     server.join(fetch=[{"rank": 0, "peers": [source.as_peer for source in sources]}])
     return server.worker(generation=2)
 
@@ -106,7 +106,7 @@ def test_a_version_is_complete_once_a_peer_holds_it(first: Server, second: Serve
     assert first.copies() == [(2, 2)]
     assert worker.standing(7) is Standing.SAFE, "the loss of this server would leave it"
     assert first.tell()["protection"] == "full"
-    # Two slots there too: the committed version stays while the next one comes.
+    # The peer has two slots, too: the committed version stays while the next one arrives.
     write(worker, 8, committed=7, size=3 * 1024 * 1024 // 2)
     later = later_worker(second)
     assert later.find(0, 1, SECONDS) == {7, 8}
@@ -128,10 +128,10 @@ def test_the_state_of_a_server_that_died_is_fetched_from_its_peer(
     shard = later.open(0, 1, 8, SECONDS)
     assert shard.description == b"head"
     assert read(shard, size) == content(8, size)
-    # Who asked has frozen it: an owner that is not dead after all cannot go on there.
+    # The request froze it: an owner that is alive after all cannot continue there.
     with second.call() as channel:
         assert refusal(channel, put()) == "a later generation has taken over"
-    # Once the new generation has a point of its own everywhere, what was fetched goes.
+    # Once all servers have a point of the new generation, the fetched one is deleted.
     write(later, 9, size=1000)
     write(later, 10, committed=9, size=1000)
     assert third.held() == [("job", 2, 0, 10)]
@@ -358,7 +358,7 @@ def test_a_stranger_is_disconnected_and_delays_no_caller(first: Server, second: 
             assert stranger.recv(100) == b""
         except ConnectionResetError:
             pass
-    # Silent ones do not hold up a peer, as long as they are not too many.
+    # Silent callers do not delay a peer while there are few of them.
     with socket.create_connection(("127.0.0.1", second.port)):
         write(first.worker(), 7)
         assert first.copies() == [(2, 2)]

@@ -59,7 +59,7 @@ def test_fewer_machines_than_replicas_are_refused_with_an_alternative():
 
 
 def kept_on(placement, machine):
-    """Whose state lies on a machine, its own included."""
+    """Return the machines whose state a machine holds, itself included."""
     return [owner for owner, where in enumerate(placement.holders) if machine in where]
 
 
@@ -84,13 +84,13 @@ def in_racks(*sizes):
 
 
 def spread(domains, replicas):
-    """The placement over positions that stand for these machines."""
+    """Return the placement on positions that stand for these machines."""
     return placed_on([Machine(str(at), GB, 1, one) for at, one in enumerate(domains)], replicas)
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=6), st.integers(2, 3))
 def test_no_group_lies_in_one_rack_if_avoidable(sizes, replicas):
-    """With whole groups it can be helped if no rack has more machines than there are groups."""
+    """With whole groups it is avoidable if no rack has more machines than there are groups."""
     machines = sum(sizes)
     if replicas > machines or machines % replicas or max(sizes) > machines // replicas:
         return
@@ -101,7 +101,7 @@ def test_no_group_lies_in_one_rack_if_avoidable(sizes, replicas):
 
 
 def test_one_large_rack_is_divided_among_the_groups():
-    """Six of eight machines in one rack: two of four pairs can be spared, and are."""
+    """Six of eight machines in one rack: two of four pairs can span racks, and do."""
     domains = in_racks(6, 1, 1)
     placement = spread(domains, 2)
     alike = [group for group in placement.groups if all(member < 6 for member in group.members)]
@@ -121,7 +121,7 @@ def test_racks_and_power_domains_are_both_avoided():
 
 
 def test_a_ring_of_three_machines_in_two_racks_keeps_a_pair_together():
-    """A ring of three neighbours each other: two of one rack are always neighbours."""
+    """In a ring of three all are neighbours, so two of one rack always are."""
     domains = in_racks(2, 1)
     assert fatal_domains(domains, spread(domains, 2)) == ("rack r0",)
 

@@ -165,7 +165,7 @@ def test_the_fewest_replicas_that_reach_the_target_are_chosen():
 
 
 def test_joint_failure_domains_need_more_replicas_or_a_warning():
-    """Three power domains: two replicas lie apart; where there is one domain, no number helps."""
+    """Three power domains: two replicas can be apart; with one domain, no number of replicas helps."""
     rates = FailureRates(0.001, power_a_day=0.01)
     apart_in_power = [Machine(str(at), 1, 1, FailureDomains(power=f"p{at % 3}")) for at in range(12)]
     assert choose_replicas(apart_in_power, rates, 0.01).replicas == 2
@@ -182,7 +182,7 @@ def test_helper_machines_hold_copies_beyond_the_jobs_own_machines():
     assert (without.replicas, bool(without.reason)) == (1, True)
     assert choose_replicas(alone, rates, 1e-3, helpers=beside).replicas == 2
     assert choose_replicas(alone, rates, 1e-6, helpers=beside).replicas == 3
-    # Those that are not needed change nothing of what fewer copies come to.
+    # Helpers that are not needed leave the result with fewer copies unchanged.
     pair = [*alone, Machine("d", 1, 1)]
     assert choose_replicas(pair, rates, 0.01, helpers=beside) == choose_replicas(pair, rates, 0.01)
 

@@ -1,4 +1,4 @@
-"""What a promise counts on covers whatever its lost servers take, in whatever order."""
+"""A promise's protection class covers what its lost servers cost, in any order."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from recovery.costs.protection_class import (
 
 
 def worst_work_lost(failures: int, replicas: int, durable: float, in_memory: float) -> float:
-    """The most that any order of losses costs. Each either leaves a copy, or takes the last one, for which
-    the others must have been lost since all copies were made; between losses all may be made again."""
+    """Return the most work that any order of losses costs. Each loss either leaves a copy, or takes the last
+    one, for which the others must have been lost since all copies were made; between losses all copies may be
+    restored."""
 
     def worst(left: int, copies: int) -> float:
         if not left:
@@ -61,7 +62,7 @@ def test_copies_in_memory_count_only_with_a_second_server() -> None:
 
 
 def test_the_age_of_points_is_interval_copying_and_a_vote() -> None:
-    """Specification 1.2 and 2.12: a point that is sent over an iteration counts at its end."""
+    """Specification 1.2 and 2.12: a point sent during an iteration counts at its end."""
     assert point_age_iterations(1, 1, 62.0, 1.76, 0.0) == 3.0
     assert point_age_iterations(1, 1, 1.0, 2.5, 0.5) == 5.0, "copying takes longer than its iterations"
 
@@ -105,7 +106,7 @@ def test_storing_without_copies_takes_at_most_a_fiftieth_of_time() -> None:
 def test_a_jobs_slack_is_never_below_what_its_class_costs(
     failures: int, copy: float, storing: float, servers: int, iteration: float, repair: float
 ) -> None:
-    """Nor does counting on memory ever ask for more than durable states do."""
+    """Relying on memory never needs more slack than relying on durable states."""
     chosen = chosen_class(StateFigures(copy, storing), servers, 60.0)
     measured = {"storing_seconds": storing, "iteration_seconds": iteration}
 

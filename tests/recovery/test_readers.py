@@ -18,7 +18,7 @@ def test_shards_are_read_locally_and_others_are_spread_evenly(holders, servers):
     assert all(0 <= reader < len(servers) for reader in readers)
     for have, reader in zip(holders, readers, strict=True):
         assert servers[reader] in have or not have & set(servers), "a rank beside it reads it"
-    # Of shards that are beside nobody none goes to a rank that reads two more than another.
+    # A shard without a holder among the ranks never goes to a rank that reads two more than another.
     read = [readers.count(rank) for rank in range(len(servers))]
     far = {reader for have, reader in zip(holders, readers, strict=True) if not have & set(servers)}
     assert all(read[reader] <= min(read) + 1 for reader in far)

@@ -1,4 +1,4 @@
-"""Which servers stand by: the choice, and who takes whose place."""
+"""Which servers stand by, and which replaces which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The in-memory store as a process: what it keeps, what it refuses, and what it forgets."""
+"""The in-memory store as a process: what it keeps, what it refuses, and what it deletes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from recovery.store.client import StoreClient, StoredShard, StoreError
 from tests.plugins.forking import forking
 
 PROJECT = Path(__file__).parents[2]
-# Its threads go on after a test, when nothing captures what they say.
+# Its threads outlive a test, when their output is no longer captured.
 logging.getLogger("recovery.store.client").setLevel(logging.WARNING)
 LIMIT_BYTES = 8 << 20
 WORKER_BYTES = 4 << 20
@@ -29,7 +29,7 @@ SECONDS = 60.0
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition; returns what it gave."""
+    """Wait for a condition; return its value."""
     end = time.monotonic() + SECONDS
     while not (value := condition()):
         if time.monotonic() > end:
@@ -39,13 +39,13 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def run_store(folder: Path, limit_bytes: int, pause_seconds: float) -> None:
-    """Become the store of a folder, which asks a peer again `pause_seconds` after it was in vain."""
+    """Become the store of a folder, which retries a peer `pause_seconds` after a failure."""
     setbacks.FIRST_PAUSE_SECONDS = pause_seconds
     process.main(str(folder), limit_bytes)
 
 
 class Node:
-    """A store's process and its agent's side."""
+    """A store's process and the agent's side."""
 
     pause_seconds = setbacks.FIRST_PAUSE_SECONDS
 
@@ -70,12 +70,12 @@ class Node:
 
     @property
     def process_id(self) -> int:
-        """Of the store's process."""
+        """The store's process id."""
         assert self.process.pid is not None
         return self.process.pid
 
     def connect(self) -> None:
-        """As an agent that has just started."""
+        """Connect as an agent that has just started."""
         self.connection: socket.socket = wait_until(self._dial, "the store listens")
         self.connection.settimeout(SECONDS)
         self.inbox = wire.Inbox(wire.CONTROL_LIMIT_BYTES)
@@ -87,7 +87,7 @@ class Node:
             return None
 
     def tell(self, jobs: list[str] | None = None) -> dict[str, Any]:
-        """Say what is so; returns what the store holds."""
+        """Send the desired state; return what the store holds."""
         state: dict[str, Any] = {"lease": self.lease, "jobs": jobs, "serve": list(self.served.values())}
         if self.links is not None:
             state["links"] = self.links
@@ -102,7 +102,7 @@ class Node:
     def worker(
         self, job: str = "job", generation: int = 1, rank: int = 0, user_id: int | None = None
     ) -> StoreClient:
-        """A worker's end."""
+        """Return the worker's side of a connection."""
         key = f"{job}-{generation}-{rank}"
         box = self.boxes / key
         box.mkdir(parents=True)
@@ -126,7 +126,7 @@ class Node:
         self.process.join()
 
     def held(self) -> list[tuple[str, int, int, int]]:
-        """Job, generation, rank and newest iteration of all that is held."""
+        """Return job, generation, rank and newest iteration of all held states."""
         return [
             (entry["job"], entry["generation"], entry["rank"], entry["iteration"])
             for entry in self.tell()["holdings"]
@@ -145,7 +145,7 @@ def content(iteration: int, size: int = 100_000) -> bytes:
 
 
 def write(worker: StoreClient, iteration: int, committed: int | None = None, size: int = 100_000) -> None:
-    """Write a version and wait until it is whole."""
+    """Write a version and wait until it is complete."""
     wait_until(worker.idle, "the store is there")
     if not worker.fits(size + 4, committed):
         worker.ask_for_room(size + 4, committed)
@@ -176,7 +176,7 @@ def test_an_unfinished_version_never_counts(node: Node) -> None:
     worker = node.worker()
     write(worker, 7)
     write(worker, 8, committed=7)
-    # As a worker that dies in the middle of the next one: begun, half written, never ended.
+    # Like a worker that dies while writing the next one: begun, half written, never ended.
     place = next(place for place, room in enumerate(worker._rooms) if room.holds == 7)
     worker._say({"begin": place, "iteration": 9, "committed": 8})
     os.pwrite(worker._rooms[place].descriptor, content(9, 50_000), 0)

@@ -1,4 +1,4 @@
-"""What a store takes of its server's memory while points come and go: what placement sets aside for it."""
+"""A store's memory while points come and go stays within what placement reserves for it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.recovery.test_store import write
 
 __all__ = ["start"]
 
-#: Beside what it keeps a store has buffers of some megabytes, whatever the size of a shard.
+#: Besides its states a store has buffers of some megabytes, whatever the size of a shard.
 REPLICAS, SHARD_BYTES, VERSIONS = 2, 40_000_000, 3
 
 
 def kept_bytes(server: Server) -> int:
-    """What lies in the store's files in memory."""
+    """Return the bytes of the store's files in memory."""
     folder, found = Path(f"/proc/{server.process_id}/fd"), {}
     for descriptor in folder.iterdir():
         with suppress(FileNotFoundError):
@@ -32,7 +32,7 @@ def kept_bytes(server: Server) -> int:
 
 
 def own_bytes(server: Server) -> int:
-    """What its process has of its own, without what it maps of those files."""
+    """Return the bytes of its process, without its mapping of those files."""
     status = Path(f"/proc/{server.process_id}/status").read_text()
     sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in status.splitlines() if " kB" in line}
     return sizes["RssAnon"]
@@ -41,7 +41,7 @@ def own_bytes(server: Server) -> int:
 def test_two_servers_protecting_each_other_stay_within_their_memory(
     start: Callable[[str], Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Specification, done means 14: at most 2 · m · C, and a tenth of it beside."""
+    """Specification, done means 14: at most 2 · m · C, and a tenth more."""
     monkeypatch.setattr(test_store, "LIMIT_BYTES", 8 * SHARD_BYTES)
     monkeypatch.setattr(test_store, "WORKER_BYTES", 4 * SHARD_BYTES)
     servers = [start("first"), start("second")]

@@ -147,7 +147,8 @@ def test_two_buffers_hide_copies_that_are_no_slower_than_the_network():
 
 
 def iteration(*gaps, transfer=0.1, at=50.0):
-    """An iteration whose transfers take so long and have these gaps before, between and behind them."""
+    """Return an iteration whose transfers take these times, with these gaps before, between and after
+    them."""
     began, transfers = at, []
     for gap in gaps[:-1]:
         transfers.append((at + gap, at + gap + transfer))

@@ -1,4 +1,4 @@
-"""All ranks keep step: whenever they die, a version is left that is whole on every one of them."""
+"""All ranks keep step: whenever they die, a version that is complete on every rank remains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workers.runtime.state.shards import STATE_FORMAT, Shard
 
 
 class UnreliableRooms:
-    """Two slots of a store that is slow, full or away for a while, as chance wants it."""
+    """Two slots of a store that is randomly slow, full or away for a while."""
 
     def __init__(self, chance: random.Random, trouble: float) -> None:
         self._chance = chance
@@ -95,7 +95,7 @@ def shard_of(iteration: int) -> Shard:
 
 
 def heard(votes: Sequence[Vote]) -> Votes:
-    """What the exchange of an iteration makes of them."""
+    """Return the result of an iteration's exchange of votes."""
     return Votes(
         all(vote.ready for vote in votes), any(vote.spoiled for vote in votes),
         all(vote.safe for vote in votes), any(vote.lacking for vote in votes),
@@ -119,7 +119,7 @@ def test_a_complete_version_always_remains_on_all_ranks(
     for iteration in range(1, iterations + 1):
         votes = [point.vote() for point in points]
         told = heard(votes)
-        # Any of them may be ahead of the others when they die.
+        # Any rank may be ahead of the others when it dies.
         for rank in chance.sample(range(ranks), ranks):
             points[rank].keep(told, lambda: shard_of(iteration))  # noqa: B023
             rooms[rank].step()
@@ -133,7 +133,7 @@ def test_a_complete_version_always_remains_on_all_ranks(
 
 @pytest.mark.parametrize(("asked_every", "apart"), [(None, 49), (10, 10)])
 def test_writing_takes_its_share_unless_the_owner_asks_for_more(asked_every: int | None, apart: int) -> None:
-    """Iterations of 1 s, points that take as long to be written, and 2 % of the time for them."""
+    """Iterations of 1 s, points that take as long to write, and 2 % of the time for them."""
     now, iteration, points = 0.0, 0, []
     rooms = UnreliableRooms(random.Random(0), 0.0)
     traffic = CopyTraffic(
@@ -159,12 +159,12 @@ def test_writing_takes_its_share_unless_the_owner_asks_for_more(asked_every: int
 
 
 class Disks:
-    """Where durable states are stored: each rank's shard within ``longest_seconds``."""
+    """Storage of durable states: each rank's shard is stored within ``longest_seconds``."""
 
     def __init__(self, chance: random.Random, longest_seconds: float) -> None:
         self._chance = chance
         self._longest_seconds = longest_seconds
-        #: Of the state that is being stored: when it was captured, and when each rank's shard is stored.
+        #: Of the state being stored: when it was captured, and when each rank's shard is stored.
         self._captured_at = 0.0
         self._stored_at: list[float] = []
         self.newest_at = 0.0
@@ -195,14 +195,14 @@ def test_losing_a_server_never_costs_more_than_promised(
     seed: int, ranks: int, trouble: float, safe_seconds: float, longest_storing: float, longest: float,
     away: list[bool],
 ) -> None:  # fmt: skip
-    """At every moment one server may be lost. Then a durable state is left, or the newest in memory that was
-    copied; while ``away`` no copies are made."""
+    """At every moment one server may be lost. A durable state remains, or the newest copied one in memory;
+    while ``away`` no copies are made."""
     chance = random.Random(seed)
     rooms = [UnreliableRooms(chance, trouble) for _ in range(ranks)]
     points, disks = [MemoryPoints(room, 1.0) for room in rooms], Disks(chance, longest_storing)
     schedule = DurableSchedule(90.0, safe_seconds, 0.0, from_memory=False)
     bound = lost_work_seconds(safe_seconds, longest_storing, longest)
-    begun: dict[int, float] = {}  # when each version was as it is kept
+    begun: dict[int, float] = {}  # when the state of each version was taken
     copied: set[int] = set()
     now, started = 0.0, None
     for iteration in range(1, 241):
@@ -239,14 +239,14 @@ def vars_of(vote: Vote) -> dict[str, bool]:
 
 
 def test_a_state_from_memory_is_stored_at_once_if_promised() -> None:
-    """The durable state before it is as old as the loss has found it."""
+    """The previous durable state is as old as it was at the loss."""
     assert DurableSchedule(60.0, 15.0, 100.0, from_memory=True).due(100.0)
     assert not DurableSchedule(60.0, 15.0, 100.0, from_memory=False).due(100.0)
     assert not DurableSchedule(60.0, None, 100.0, from_memory=True).due(100.0)
 
 
 def test_a_missing_copy_keeps_older_versions_from_counting() -> None:
-    """The server that is gone may have had them."""
+    """The lost server may have held them."""
     schedule = DurableSchedule(600.0, 15.0, 0.0, from_memory=False)
     schedule.heard(Votes(all_safe=True), 99.0)
     assert not schedule.due(100.0)
