@@ -1,4 +1,4 @@
-"""A Celery worker goes on when its broker dies or stands still, whatever was under way."""
+"""A Celery worker continues when its broker dies or freezes, whatever was in progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.plugins import embedded_servers
 
 @pytest.fixture
 def valkey(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A broker that a test may kill and freeze, and its URL as Celery has it."""
+    """Yield a broker that a test may kill and freeze, and its URL for Celery."""
     server = EmbeddedValkey(tmp_path / "valkey", tmp_path / "broker", durable=False)
     server.prepare()
     embedded_servers._start("Valkey", server, tmp_path)
@@ -34,7 +34,7 @@ def valkey(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 
 
 def publish(url: str, *names: str) -> None:
-    """By a connection of its own, as another process does."""
+    """Publish over a separate connection, as another process does."""
     with Connection(url) as connection, connection.SimpleQueue("control") as queue:
         for name in names:
             queue.put({"task": name})
@@ -48,14 +48,14 @@ def test_a_message_that_cannot_be_returned_does_not_end_the_worker(
     publish(url, "a wake-up")
     connection = Connection(url)
     held: list[Any] = []
-    # As a worker has it: tasks come on one channel, commands on another.
+    # Like a worker: tasks arrive on one channel, commands on another.
     for name, channel in (("control", connection.default_channel), ("commands", connection.channel())):
         connection.Consumer(
             Queue(name, no_declare=True), channel, callbacks=[lambda body, message: held.append(message)]
         ).consume()
     while not held:
         connection.drain_events(timeout=60)
-    # It waits for the next ones when the broker dies.
+    # The worker waits for messages when the broker dies.
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0.1)
     broker.kill()
@@ -67,7 +67,7 @@ def test_a_message_that_cannot_be_returned_does_not_end_the_worker(
     worker.pool = SimpleNamespace(num_processes=1)
     worker.on_connection_error_after_connected(ConnectionResetError("the broker died"))
     assert worker.connection is None, "the next connection is a new one"
-    # Its task ends after that.
+    # The task ends after that.
     held[0].ack_log_error(logging.getLogger(), connection.connection_errors)
 
 
@@ -87,7 +87,7 @@ def test_an_unanswered_acknowledgement_does_not_block_the_next_one(
     while not held:
         connection.drain_events(timeout=60)
     broker.send_signal(signal.SIGSTOP)
-    # What Celery does when a task has ended: it notes the trouble and goes on.
+    # As Celery does when a task has ended: it logs the error and continues.
     getattr(held[0], answer)(logging.getLogger(), connection.connection_errors)
     broker.send_signal(signal.SIGCONT)
     while len(held) < 2:

@@ -1,4 +1,4 @@
-"""A worker's connection to the database lasts from task to task, and no longer than it works."""
+"""A worker's database connection lasts from task to task, as long as it works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def celerys_own_handlers() -> Iterator[None]:
-    """As in a worker: Celery looks after connections too."""
+    """As in a worker: Celery manages connections too."""
     fixup = DjangoWorkerFixup(app).install()
     yield
     for signal, handler in (
@@ -31,14 +31,14 @@ def celerys_own_handlers() -> Iterator[None]:
 
 
 class Task:
-    """What handlers look at."""
+    """The attributes of a task that handlers read."""
 
     def __init__(self, *, eager: bool) -> None:
         self.request = SimpleNamespace(is_eager=eager)
 
 
 def backend_of_a_task(*, eager: bool = False) -> int:
-    """The process of PostgreSQL that serves a task."""
+    """Return the PostgreSQL process that serves a task."""
     task = Task(eager=eager)
     signals.task_prerun.send(sender=task)
     with connection.cursor() as cursor:

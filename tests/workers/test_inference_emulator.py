@@ -1,4 +1,4 @@
-"""The emulated inference scheduler against the real API: it lends by night, asks back by day, and survives
+"""The emulated inference scheduler against the real API: it lends at night, reclaims by day, and survives
 restarts."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SERVERS = 10
 
 
 class Way(httpx.BaseTransport):
-    """The way to the platform. ``lost``: requests arrive and their answers do not; ``closed``: nothing
+    """The connection to the platform. ``lost``: requests arrive but their answers do not; ``closed``: neither
     arrives."""
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ class Way(httpx.BaseTransport):
 
 
 class Clock:
-    """A present that the test moves. It begins in the past, for nobody reports periods that are not over, and
-    at the beginning of a period."""
+    """A present that the test moves. It begins in the past, since periods are reported only once they are
+    over, at the start of a period."""
 
     def __init__(self, periods: int) -> None:
         whole = timezone.now().timestamp() // PERIOD_SECONDS
@@ -111,7 +111,7 @@ def emulator(client: Client, usage: list[float], **changes: Any) -> Emulator:
 
 
 def live(emulated: Emulator, periods: int, inference: InferenceCluster) -> None:
-    """Let periods pass, in which the platform does what its workers would."""
+    """Let periods pass, with the platform's periodic work in between."""
     clock = emulated.clock
     assert isinstance(clock, Clock)
     for _ in range(periods):
@@ -145,7 +145,7 @@ def test_servers_are_lent_at_low_usage_and_back_before_high_usage(
 def test_headroom_for_two_periods_of_rising_usage_avoids_shortfalls(
     inference: InferenceCluster, client: Client
 ) -> None:
-    """What is measured in one period is answered at its end, while the next one has begun."""
+    """The usage measured in one period is acted on at its end, after the next one has begun."""
     usage = [0.3, 0.4, 0.5, 0.6, 0.6]
     InferenceCluster.objects.update(headroom_fraction=0.2)
     emulated = emulator(client, usage)
@@ -231,7 +231,8 @@ def test_samples_follow_the_curve_whenever_the_emulator_starts(
 def test_servers_that_are_back_count_no_longer_as_asked_back(
     inference: InferenceCluster, client: Client
 ) -> None:
-    """One of two that were asked back holds work and comes late: what is missing beside it is asked for."""
+    """One of two reclaimed servers holds work and comes late: only the number missing beyond it is
+    reclaimed."""
     emulated = emulator(client, [0.3] * 2 + [0.5] * 2 + [0.8] * 2)
     live(emulated, 2, inference)
     lent = Server.objects.filter(lending_state=LendingState.ON_LOAN)
@@ -262,7 +263,7 @@ def test_hysteresis_avoids_lending_a_server_back_and_forth(
 
 
 def test_a_peak_keeps_servers_at_home_for_the_least_time(inference: InferenceCluster, client: Client) -> None:
-    """Usage that comes and goes has them at home once and for all, instead of lent between its bursts."""
+    """Servers stay at home while usage fluctuates, instead of being lent between bursts."""
     InferenceCluster.objects.update(minimum_hold_seconds=2 * PERIOD_SECONDS)
     emulated = emulator(client, [0.6, 0.3, 0.6] + [0.3] * 4)
     live(emulated, 5, inference)

@@ -18,7 +18,7 @@ from workers.tasks.pool_watch import PoolHealth, PoolWatch
 
 
 class Pool:
-    """A pool that is looked at again and again, as its worker does."""
+    """A pool that is checked repeatedly, as its worker does."""
 
     def __init__(self, wanted: int = 2) -> None:
         self.now = 1000.0
@@ -87,7 +87,7 @@ def test_probes_do_not_queue_up_behind_a_busy_child() -> None:
 
 
 def test_a_pool_replaces_a_child_whose_end_it_did_not_see() -> None:
-    """Its sentinel may close before its exit code is there; the pool by itself looks again after five
+    """Its sentinel may close before its exit code is known; the pool alone checks again after five
     seconds."""
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
@@ -139,7 +139,7 @@ def test_a_loop_blocked_on_the_broker_is_tolerated_for_minutes() -> None:
 
 
 def test_a_child_killed_during_a_broker_outage_may_be_replaced_first() -> None:
-    """The loop stood still with it, so nobody could."""
+    """The loop was blocked meanwhile, so the child could not be replaced."""
     pool = Pool(wanted=1)
     pool.run(100)
     pool.looks, pool.answers, pool.children = False, False, 0
