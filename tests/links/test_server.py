@@ -1,4 +1,4 @@
-"""Real clients at a real server: their transfers end no earlier than the links allow."""
+"""Real clients of a real server: transfers take no less time than the links permit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def client(box: Path) -> Iterator[LinkClient]:
 
 
 def _carry(client: LinkClient, path: tuple[str, ...], traffic: str, size: int) -> float:
-    """Seconds that a transfer takes."""
+    """Return the seconds of a transfer."""
     started = time.monotonic()
     client.carry(path, traffic, size, started)
     return time.monotonic() - started

@@ -1,4 +1,4 @@
-"""A link carries no more than its rate, and what overlaps on it shares it."""
+"""A link never exceeds its rate, and overlapping transfers share it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from emulated_links.wire import PIECE_BYTES, Request
 
 
 def _run(link: SharedLink, arrivals: list[tuple[float, str, int]]) -> list[Transfer]:
-    """Transfers that begin at these times, in this order, when all have ended."""
+    """Return the ends of transfers that begin at these times, in this order, once all have ended."""
     transfers = []
     for at, traffic, size in arrivals:
         link.advance(at)
@@ -47,7 +47,7 @@ def test_one_class_uses_the_whole_link_one_transfer_at_a_time() -> None:
 
 def test_two_classes_that_overlap_get_half_each() -> None:
     link = SharedLink(100.0, EQUAL_SHARES)
-    # Half each until the smaller one is through, then the other has all of it.
+    # Half each until the smaller one ends, then the other has the whole link.
     assert _ends(link, [(0.0, GRADIENTS, 100), (0.0, STATE, 50)]) == pytest.approx([1.5, 1.0])
 
 
@@ -77,13 +77,14 @@ def test_no_link_carries_more_than_its_rate(arrived: list[tuple[float, str, int]
         assert end >= at + size / rate * (1 - 1e-9) - 2e-6
     total = sum(size for _at, _traffic, size in arrived)
     assert max(ends) >= arrived[0][0] + total / rate * (1 - 1e-9) - 2e-5
-    # Nor is it idle while something waits: it is never later than if all had come with the last.
+    # It is never idle while a transfer waits: the end is no later than if all had come with the last.
     assert max(ends) <= arrived[-1][0] + total / rate * (1 + 1e-9) + 1e-6
     assert sum(link.carried.values()) == pytest.approx(total, abs=rate * 1e-5 * len(arrived))
 
 
 def _ends_asked_late(link: SharedLink, arrivals: list[tuple[float, float, int]]) -> list[float]:
-    """Transfers of one class, each as it began, was asked for and is large; in order of asking."""
+    """Return the ends of transfers of one class, each with its begin, its request and its size, in order of
+    requests."""
     transfers = []
     for began, asked, size in arrivals:
         link.advance(asked)
@@ -94,10 +95,10 @@ def _ends_asked_late(link: SharedLink, arrivals: list[tuple[float, float, int]])
 
 
 def test_a_late_request_gets_the_links_past_idle_time() -> None:
-    """A second was idle before the other one, and the link is busy when the late one asks."""
+    """The link was idle for a second before the other transfer, and is busy when the late request comes."""
     arrived = [(0.0, 0.0, 100), (2.0, 2.0, 100), (1.0, 2.5, 100)]
     assert _ends_asked_late(SharedLink(100.0, EQUAL_SHARES), arrived) == pytest.approx([1.0, 3.0, 2.0])
-    # The same where the link is idle again, and nobody has what another one had.
+    # The same if the link is idle again; no idle time is used twice.
     arrived = [(0.0, 0.0, 100), (2.0, 2.0, 100), (1.5, 3.5, 100), (1.0, 3.5, 100)]
     ends = _ends_asked_late(SharedLink(100.0, EQUAL_SHARES), arrived)
     assert ends == pytest.approx([1.0, 3.0, 3.5, 4.0])
@@ -119,7 +120,7 @@ def test_late_requests_never_exceed_the_links_rate(late: list[tuple[float, float
         within = [(at, size) for (at, _asked, size), end in zip(arrived, ends, strict=True) if end <= until]
         total = sum(size for _at, size in within)
         assert until >= min(at for at, _size in within) + total / rate - slack
-    # Nor is it idle while something waits, whoever was late.
+    # It is never idle while a transfer waits, whichever was late.
     total = sum(size for _at, _asked, size in arrived)
     assert max(ends) <= max(at for at, _asked, _size in arrived) + total / rate + slack
     assert sum(link.carried.values()) == pytest.approx(total, abs=rate * 1e-5 * len(arrived))
