@@ -1,4 +1,4 @@
-"""The base of the streams' tests: a real stream server."""
+"""Fixtures of the streams' tests: a real stream server."""
 
 from __future__ import annotations
 

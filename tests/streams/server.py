@@ -1,4 +1,4 @@
-"""A running stream process, the one that production runs, on the test's database."""
+"""A running stream process, as in production, on the test's database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django.db import connection
 from tests.dashboard.waiting import wait_until
 from workers.runtime.at_home.local_ports import free_port
 
-#: For all requests: a client of its own would read all certificates for each.
+#: Shared by all requests: each new client would load all certificates.
 CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 #: Few, so that the limit is reached quickly.
 STREAMS_PER_CALLER = 8
@@ -26,14 +26,14 @@ STREAMS_PER_CALLER = 8
 
 @dataclass(frozen=True, slots=True)
 class StreamServer:
-    """Where it answers, and its process."""
+    """The server's address and process."""
 
     url: str
     process: subprocess.Popen[bytes]
 
 
 def start_stream_server(folder: Path, redis_url: str) -> StreamServer:
-    """The process that production runs, on the test's database."""
+    """Start the stream process of production on the test's database."""
     port = free_port()
     log = folder / "streams.log"
     database = (
@@ -74,7 +74,7 @@ def _answers(url: str) -> bool:
 
 @pytest.fixture(scope="session")
 def stream_server(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamServer]:
-    """One for all tests: it holds no state of its own."""
+    """Yield one server for all tests: it holds no state of its own."""
     server = start_stream_server(tmp_path_factory.mktemp("streams"), os.environ["REDIS_URL"])
     yield server
     stop(server.process)

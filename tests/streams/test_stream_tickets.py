@@ -1,4 +1,4 @@
-"""How pages read streams: by a ticket, never by a cookie, which browsers hand to every port of a host."""
+"""Pages read streams with a ticket, never with a cookie, which browsers send to every port of a host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORIGIN = "http://testserver"
 
 @pytest.fixture
 def person(client: Client, settings: Any, stream_server: StreamServer) -> Any:
-    """Somebody who is logged in, in ``client``."""
+    """Return a user who is logged in with ``client``."""
     settings.STREAM_URL = stream_server.url
     user = factories.UserFactory.create()
     client.force_login(user)
@@ -107,7 +107,7 @@ def test_old_and_forged_tickets_open_nothing(
         "key": signing.dumps(content, key="another", salt=tickets._SALT),
         "tampered": "A" + ticket[1:],
         "nonsense": "%00",
-        # Signed by the platform, for something else.
+        # Signed by the platform for another purpose.
         "list": signing.dumps(content, salt="elsewhere"),
     }[forge]
     assert status_of(stream_server, f"cluster?ticket={ticket}") == 401
@@ -115,7 +115,7 @@ def test_old_and_forged_tickets_open_nothing(
 
 @pytest.fixture
 def reader(stream_server: StreamServer, client: Client, job: Job, redis: Redis) -> Iterator[Reader]:
-    """A page that follows a job."""
+    """Yield a page that follows a job."""
     ticket = ticket_for(client, f"jobs/{job.pk}/events")
     with reading(stream_server, f"jobs/{job.pk}/events?ticket={ticket}", {"Origin": ORIGIN}) as reader:
         publish_until_seen(redis, reader, f"punctual:job:{job.pk}", {"kind": "changed"})

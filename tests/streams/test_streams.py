@@ -1,4 +1,4 @@
-"""The stream server, as a process of its own, with real PostgreSQL and Valkey behind it."""
+"""The stream server as a separate process, with real PostgreSQL and Valkey."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.streams.server import CLIENT, STREAMS_PER_CALLER, StreamServer, start
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: Of each wait: only what hangs takes so long.
+#: Limit of each wait; only a hang reaches it.
 PATIENCE_SECONDS = 60.0
 
 
 class Reader:
-    """Reads one stream in a thread and hands its events over."""
+    """Reads one stream in a thread and queues its events."""
 
     def __init__(self, url: str, headers: dict[str, str]) -> None:
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -72,7 +72,7 @@ class Reader:
                 return event
 
     def close(self) -> None:
-        # Closed alone, it would stay open for the server as long as the thread waits for data.
+        # Closing alone would leave it open for the server while the thread waits for data.
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
