@@ -1,4 +1,4 @@
-"""`python -m tests.gpu`: the tests on a GPU, with a torch that sees one. Sets nothing up."""
+"""`python -m tests.gpu`: the tests on a GPU, with a torch that sees one. Installs nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEES_A_GPU = "import sys, pytest, torch; sys.exit(not torch.cuda.is_available()
 
 
 def main(arguments: list[str]) -> int:
-    """Run them; returns pytest's exit status, or 1 where there is no torch to run them with."""
+    """Run them; return pytest's exit status, or 1 without a usable torch."""
     on_the_cpu = os.environ.get("PUNCTUAL_GPU_LANE") == "cpu"
     usable = [python for python in _pythons() if _says(python, _USABLE)]
     if not usable:

@@ -1,4 +1,4 @@
-"""What the agent says of a server's GPUs by NVML is what torch finds there."""
+"""The agent's inventory of GPUs by NVML equals what torch sees."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_inventory_lists_the_gpus_of_torch() -> None:
     for seen in properties:
         told = by_uuid[str(seen.uuid)]
         assert told.kind.removeprefix("NVIDIA ") in seen.name
-        # The driver keeps some of it for itself.
+        # The driver reserves some of it.
         assert 0.9 * told.memory_bytes <= seen.total_memory <= told.memory_bytes
 
 

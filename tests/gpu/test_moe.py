@@ -1,4 +1,4 @@
-"""A mixture-of-experts layer computes on a GPU what it computes on the CPU."""
+"""A mixture-of-experts layer computes the same on a GPU as on the CPU."""
 
 from __future__ import annotations
 

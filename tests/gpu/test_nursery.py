@@ -1,4 +1,4 @@
-"""The nursery imports torch and forks: it must not touch the GPU, and what it forks must be able to."""
+"""The nursery imports torch and forks: it must not touch the GPU, and its children must be able to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.gpu.conftest import ON_THE_CPU
 
-#: Where a container has its driver's libraries.
+#: The folder of the driver's libraries in a container.
 SYSTEM = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 ROOT = Path(__file__).parents[2]
 _FORKS = """

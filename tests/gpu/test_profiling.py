@@ -1,4 +1,4 @@
-"""Levels as a GPU has them: its own memory, and what its memory does not hold."""
+"""Levels measured on a GPU: its memory, and levels that exceed it."""
 
 from __future__ import annotations
 

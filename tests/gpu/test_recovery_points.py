@@ -1,4 +1,5 @@
-"""A recovery point leaves the GPU through pinned sub-buffers: whole, and as it was after the iteration."""
+"""A recovery point is copied from the GPU through pinned sub-buffers: whole, and as of the end of the
+iteration."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def test_a_state_larger_than_all_sub_buffers_arrives_whole() -> None:
 
 
 def test_copies_wait_for_kernels_that_were_launched_before() -> None:
-    """The copy waits for kernels that are still to run, and kernels begun later do not disturb it."""
+    """Kernels launched later do not disturb it."""
     value = torch.zeros(1 << 20, device=DEVICE)
     for _ in range(200):
         value += 1.0

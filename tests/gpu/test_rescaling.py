@@ -1,4 +1,4 @@
-"""A state that was trained on a GPU goes on there: from a file, from memory, on more ranks and on fewer."""
+"""A state trained on a GPU resumes there: from a file, from memory, on more ranks and on fewer."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def weights_of(generation: Generation) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def uninterrupted(agent: LocalAgent) -> dict[str, torch.Tensor]:
-    """What comes out of a job that nobody disturbs."""
+    """Return the result of an undisturbed job."""
     return weights_of(started(agent, 1).train_from_nothing())
 
 
 def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     for name, tensor in expected.items():
-        # Another order of additions: not bit by bit, but far closer than another run would be.
+        # Another order of additions: not equal bit by bit, but far closer than another run would be.
         torch.testing.assert_close(found[name].float(), tensor.float(), rtol=2e-2, atol=2e-3)
 
 
@@ -52,7 +52,7 @@ def test_a_job_goes_on_from_a_durable_state(
 def test_a_state_is_handed_over_from_memory(
     agent: LocalAgent, uninterrupted: dict[str, torch.Tensor], ranks: int
 ) -> None:
-    """Two ranks share the device: what one NCCL communicator refuses, gloo does."""
+    """Two ranks share the device: NCCL refuses this, gloo does not."""
     first, second = started(agent, 1), started(agent, ranks, 2)
     first.train_from_nothing().wait_for_iteration(10, START_SECONDS)
     found = weights_of(second.train_from(first))

@@ -1,4 +1,4 @@
-"""A model whose layers stream to a GPU gives the bits of one that is there."""
+"""A model whose layers stream to a GPU gives the bits of a resident one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank on one GPU: NCCL with one member, metrics, evaluation, mixed precision, and what is left."""
+"""One rank on one GPU: NCCL with one member, metrics, evaluation, mixed precision, and missing GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the tests train: patterns under noise, in full or mixed precision, with as much memory as is asked."""
+"""The function that the tests train: noisy patterns, in full or mixed precision, with a given amount of
+memory."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from punctual import TrainingFunction
 class Patterns(TrainingFunction):
     """Ten patterns; ``precision`` is `full` or `mixed`, ``memory_bytes`` is held for each sample.
 
-    ``sleep_seconds`` makes each iteration last, so that something can happen in the middle.
+    ``sleep_seconds`` prolongs each iteration, so that events can happen during it.
     """
 
     def init_model(self) -> nn.Module:
