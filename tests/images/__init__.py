@@ -1,1 +1,1 @@
-"""The images, built and run without a container engine: a lane of its own."""
+"""The images, built and run without a container engine: a separate lane."""

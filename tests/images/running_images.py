@@ -26,12 +26,12 @@ class RunningImages:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: What the compose file reads from `installer.env`: where packages come from on this machine.
+        #: The compose file reads these from `installer.env`: this machine's package indexes.
         self.installer = uv_environment()
         self._stack = ExitStack()
 
     def service_command(self, name: str, port: int | None = None) -> list[str]:
-        """What the compose file runs, listening on ``port`` of this machine alone."""
+        """Return the compose file's command, listening on ``port`` of this machine only."""
         command: list[str] = [str(part) for part in SERVICES[name]["command"]]
         if port is not None:
             command = [re.sub(r"0\.0\.0\.0(:\d+)?", "127.0.0.1", part) for part in command]
@@ -42,13 +42,13 @@ class RunningImages:
         return command
 
     def service_environment(self, name: str, common: Mapping[str, str]) -> Mapping[str, str]:
-        """The variables of a service: those of all, and what an installer needs where the compose file hands
-        that on."""
+        """Return the variables of a service: the common ones and, if the compose file passes them on, an
+        installer's."""
         files = [file["path"] for file in SERVICES[name].get("env_file", ())]
         return {**common, **self.installer} if "installer.env" in files else common
 
     def run(self, image: str, command: list[str], environment: Mapping[str, str]) -> str:
-        """Run to its end; answers what was printed."""
+        """Run a command to its end; return its output."""
         done = subprocess.run(
             self._command(image, command, environment),
             env=BUILDAH,
@@ -60,7 +60,7 @@ class RunningImages:
         return done.stdout
 
     def start(self, name: str, image: str, command: list[str], environment: Mapping[str, str]) -> Path:
-        """Start a process that stays; answers where it prints."""
+        """Start a process that stays; return the path of its output."""
         log = self.folder / f"{name}.log"
         process = subprocess.Popen(
             self._command(image, command, environment),
@@ -73,7 +73,7 @@ class RunningImages:
         return log
 
     def logs(self) -> str:
-        """The last lines of all processes, for the message of a test that fails."""
+        """Return the last lines of all processes, for a failed test's message."""
         return "\n".join(
             f"== {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-8:])
             for log in sorted(self.folder.glob("*.log"))

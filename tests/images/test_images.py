@@ -1,4 +1,4 @@
-"""The three images are built from nothing and carry a job from its submission to its weights."""
+"""The three images are built from scratch and carry a job from submission to weights."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_each_image_contains_only_its_own_packages(images: RunningImages) -> Non
 
 @pytest.fixture
 def servers(images: RunningImages) -> Iterator[dict[str, str]]:
-    """PostgreSQL and Valkey on ports of this machine, as containers would reach them."""
+    """Yield PostgreSQL and Valkey on ports of this machine, as containers would reach them."""
     ports = choose("127.0.0.1", {"postgresql": None, "valkey": None}, 27900)
     with tempfile.TemporaryDirectory(prefix="servers-") as name:
         folder = Path(name)
@@ -146,7 +146,7 @@ def test_a_job_is_trained_by_the_services_of_the_compose_file(
 
 
 def _zip_with_requirement(folder: Path) -> Path:
-    """The image example, needing a package that builds on PyTorch."""
+    """Return the image example with a requirement that builds on PyTorch."""
     bundle = folder / "with_requirement.zip"
     source = (PROJECT / "examples" / "image_classifier.py").read_text()
     first = "import math\n"
@@ -170,7 +170,7 @@ def _start_agent(images: RunningImages, common: dict[str, str], token: str) -> N
         "address": "127.0.0.1",
         "port_range": [first, last],
         "slots": 2,
-        # A container made by chroot has no namespaces of its own to make more in.
+        # A container made by chroot cannot create namespaces.
         "allow_unsandboxed": True,
         "emulate": {
             "name": "A100",
