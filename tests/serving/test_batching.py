@@ -24,7 +24,7 @@ class _Timer:
 
 
 class SimulatedTimers:
-    """An event loop's clock, which moves when told to."""
+    """An event loop's clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -47,7 +47,7 @@ class SimulatedTimers:
 
 
 class Queue:
-    """A batcher whose batches end when told to."""
+    """A batcher whose batches end on command."""
 
     def __init__(self, **limits: Any) -> None:
         self.timers = SimulatedTimers()

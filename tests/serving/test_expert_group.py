@@ -1,4 +1,4 @@
-"""A group of servers on real gloo processes computes what the even placement computes, with less load."""
+"""A group of servers as real gloo processes computes the same as the even placement, with less load."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def bell_of(port: int) -> Bell:
 @contextmanager
 def opened(model: nn.Module, port: int, top: int, known: PathProfile | None) -> Iterator[ExpertGroup]:
     planner = ExpertPlanner([EXPERTS] * LAYERS, dist.get_world_size(), known, experts_per_token=top)
-    # Rounds end in a thread of their own: what this thread exchanges then is not for their process group.
+    # Rounds end in another thread: what this thread exchanges afterwards is outside their process group.
     group = ExpertGroup(moe_layers(model), planner, CPU, bell_of(port), dist.new_group())
     try:
         yield group
@@ -154,14 +154,14 @@ def assert_counts(reports: list[dict[str, Any]], batches: Batches, top: int) -> 
         assert report["swaps"] > 0
     for number, layer in enumerate(reports[0]["layers"]):
         assert sum(layer["rows"]) == top * len(tokens)
-        # A batch that comes while others are computed begins after them.
+        # A batch that arrives during others' computation begins after them.
         assert layer["passes"] >= len(batches)
         assert layer["estimated"] == (layer["passes"] if number >= PATH else 0)
         if top == 1:
             assert layer["rows"] == np.bincount(tokens[:, number], minlength=EXPERTS).tolist()
         if number >= PATH:
             assert 0 < layer["replaced"] <= layer["passes"]
-            # Of two experts for each token, the second ones are nearly even: no order of four is predicted.
+            # With two experts per token, the second ones are nearly even: no order of four is predicted.
             assert top > 1 or layer["replaced"] < layer["passes"], "both outcomes of the second phase"
             assert layer["fullest_rows"] < layer["fullest_rows_evenly"]
         else:

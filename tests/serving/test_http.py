@@ -1,4 +1,4 @@
-"""What a serving worker answers to good, bad and hostile requests, over real sockets."""
+"""A serving worker's answers to good, bad and hostile requests, over real sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 60.0
 
 
 class Function:
-    """Doubles numbers; may be held."""
+    """Doubles numbers; can be blocked."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -60,7 +60,7 @@ class Served:
         return self.client.post("/predict", json={"inputs": inputs})
 
     def hold(self) -> threading.Thread:
-        """Keep the function busy with a request; returns the thread that waits for its answer."""
+        """Block the function with a request; return the thread that waits for its answer."""
         self.function.go.clear()
         self.function.entered.clear()
         asking = threading.Thread(target=self.predict, args=(0,))
@@ -203,7 +203,7 @@ def test_body_that_never_ends_is_cut_off_and_delays_nobody(monkeypatch: pytest.M
         assert made.predict(1).json()["outputs"] == [2]
         monkeypatch.setattr(connections, "GRACE_SECONDS", 0.0)
         assert slow.recv(65536).startswith(b"HTTP/1.1 408 ")
-        # The caller leaves; nothing of the request is left.
+        # The caller disconnects; nothing of the request remains.
     assert made.server.counts.report(0)["requests"] == 1
 
 

@@ -1,4 +1,4 @@
-"""Inputs of requests as tensors: checked, and refused with what would be right."""
+"""Inputs of requests as tensors: validated, and refused with the right form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of a group that dies ends the group on all others, at once and with a reason."""
+"""A dead server of a group ends the group on all others, at once and with a reason."""
 
 from __future__ import annotations
 

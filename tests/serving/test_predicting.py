@@ -1,4 +1,4 @@
-"""What becomes of each request of a batch, whatever the function does."""
+"""Outcomes of each request of a batch, for any behaviour of the function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real worker process that serves: loads weights, answers, drains, and refuses what cannot be served."""
+"""A real worker process that serves: it loads weights, answers, drains, and refuses unservable models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def agent(nursery: Nursery) -> Iterator[LocalAgent]:
 
 
 class Replica:
-    """A worker that was told to serve these weights."""
+    """A worker that serves these weights."""
 
     def __init__(self, agent: LocalAgent, weights: dict[str, Any] | None, **serving: Any) -> None:
         (worker,) = agent.warm_workers(1)
@@ -82,7 +82,7 @@ def test_stored_weights_are_served_until_drained(start: Start) -> None:
     assert "thirteen is a defect (scaler.py, line" in replica.predict(13).json()["detail"]
     counts = replica.worker.wait_for(lambda message: message.get("serving", {}).get("requests", 0) == 2)
     assert sum(counts["serving"]["latencies"]) == 2
-    # Another token from now on: the worker takes it from a new `start`.
+    # Another token from now on: the worker reads it from a new `start`.
     replica.serve_for("later")
     later = {"Authorization": "Bearer later"}
     while replica.client.get("/ready", headers=later).status_code != 200:

@@ -1,4 +1,4 @@
-"""A call of the function that keeps every thread of its process from running ends the process."""
+"""A call of the function that blocks every thread of its process ends the process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from workers.serving.limits import ServingLimits
 
 
 def hold_the_lock(_inputs: list[Any]) -> list[Any]:
-    """Python's regular expressions never let go of the interpreter's lock."""
+    """Python's regular expressions never release the interpreter's lock."""
     re.match(r"(a+)+$", "a" * 60 + "b")
     return []
 
 
 def serve(listener: socket.socket, log: Path) -> None:
-    """In a process of its own."""
+    """Serve in a separate process."""
     sys.stderr = log.open("w")
     server._STANDSTILL_SECONDS = 0.5
     digests = [hashlib.sha256(b"t").hexdigest()]

@@ -1,4 +1,4 @@
-"""What `try_function --predict` says on a person's own machine."""
+"""The output of `try_function --predict` on a user's machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multiplies numbers by a weight. Some inputs are traps."""
+"""Multiplies numbers by a weight. Some inputs misbehave on purpose."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Models whose layers stream give the bits of resident ones, whatever order their layers have."""
+"""Streamed models give the bits of resident ones, in any order of their layers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_copies_are_those_of_the_schedule() -> None:
     assert before == 5, "each layer that streams was tried once"
     for _ in range(6):
         ask(streamed, ring)
-    # Two layers are copied ahead of the first call, and two for the one that may follow the last.
+    # Two layers are copied ahead of the first call, and two for the next call.
     planned = schedule_ring(7, 4, 1.0, 1.0, 6, ring.plan.pinned).loads
     found = ring.report()
     assert found["loads"] - before in (planned + 1, planned + 2)
@@ -157,7 +157,7 @@ def test_whole_layers_stream_where_experts_do_not_suffice() -> None:
 
 
 class Slow(ThreadTransfers):
-    """Copies that take a second each, as their times say."""
+    """Copies that take a second each, by their reported times."""
 
     def seconds(self, transfer: Any) -> float:
         super().seconds(transfer)
@@ -181,7 +181,7 @@ def test_latency_target_decides_on_admission(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Broken(ThreadTransfers):
-    """Copies that fail, or copy wrong bytes, from a number on."""
+    """Copies that fail, or copy wrong bytes, from a given number on."""
 
     copies, fails_from, wrong_from = 0, 10**9, 10**9
 

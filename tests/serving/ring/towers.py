@@ -1,4 +1,4 @@
-"""Models with layers that can stream, and what of a device they may take."""
+"""Models with layers that can stream, and limits of their device memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class Tower(nn.Module):
-    """Layers between two others. `order`: of the layers in a pass, again and again."""
+    """Layers between two others. `order`: of the layers in a pass, cyclically."""
 
     def __init__(self, layers: int, layer: Callable[[], nn.Module] = Block) -> None:
         super().__init__()
@@ -55,12 +55,12 @@ def mixture() -> MoELayer:
 
 
 def encoder_layer() -> nn.Module:
-    """Return a layer that takes another way, with other bits, if it has hooks."""
+    """Return a layer that computes in another way, with other bits, if it has hooks."""
     return nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True)
 
 
 def make_pair(model: Tower, sections: int) -> tuple[Tower, Tower, LayerRing]:
-    """Return a model, a copy of it in a ring with so many sections, and the ring."""
+    """Return a model, a copy of it in a ring with this many sections, and the ring."""
     torch.manual_seed(7)
     resident = model.eval()
     streamed = copy.deepcopy(resident)
