@@ -42,7 +42,7 @@ PREDICT = "def predict(self, batch, model): ..."
 
 @dataclass
 class ServingAgent(SimulatedAgent):
-    """Its workers serve at once. ``broken_jobs``: generations whose workers fail, by number."""
+    """An agent whose workers serve at once. ``broken_jobs``: generations whose workers fail, by number."""
 
     broken: dict[int, str] = field(default_factory=dict)
 

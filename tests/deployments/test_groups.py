@@ -1,4 +1,4 @@
-"""Deployments whose servers spread experts: they start, fail, are replaced and end as one group."""
+"""Deployments whose servers spread experts start, fail, are replaced and end as one group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployments schedule their inference cluster: traffic decides when servers are lent and asked back."""
+"""Deployments schedule their inference cluster: traffic decides when servers are lent and reclaimed."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from tests.deployments.conftest import Agents, Deploy, settle, states
 
 pytestmark = pytest.mark.django_db
 
-#: Of usage samples, and of the control plane's steps: longer than in reality, so that a test takes few steps.
+#: The period of usage samples and of the control plane's steps: longer than in production, so that tests take
+#: few steps.
 PERIOD_SECONDS = 60.0
-#: Before a server is removed: fewer than in reality.
+#: Calm periods before a server is removed: fewer than in production.
 CALM_PERIODS = 2
 
 
 @pytest.fixture(autouse=True)
 def scheduled(inference: InferenceCluster) -> InferenceCluster:
-    """The inference cluster is scheduled by its deployments."""
+    """Have the inference cluster scheduled by its deployments."""
     inference.scheduled_by = ScheduledBy.DEPLOYMENTS
     inference.period_seconds, inference.hysteresis_fraction = PERIOD_SECONDS, 0.0
     inference.save()
@@ -51,7 +52,7 @@ class Traffic:
         self.counts: dict[str, tuple[int, float, float]] = {}
 
     def step(self, busy: float, latency: float = 0.05) -> None:
-        """Let one period pass in which so many servers are busy."""
+        """Let one period pass in which this many servers are busy."""
         let_pass(PERIOD_SECONDS)
         serving = [(agent, key) for agent in self.agents for key in agent.serving()]
         for agent, key in serving:
@@ -160,7 +161,7 @@ def test_a_minimum_that_is_not_at_home_asks_back_once(
 def test_an_offer_is_withdrawn_for_a_replica(
     inference: InferenceCluster, agents: Agents, deploy: Deploy, traffic: Traffic, member: Membership
 ) -> None:
-    """A server promised for loan is needed before it is lent: it stays, and nobody has to leave it."""
+    """A server promised for loan is needed before it is lent: it stays, and no job has to leave it."""
     made = deploy(maximum_servers=3)
     settle(*agents)
     inference.minimum_hold_seconds = 10 * PERIOD_SECONDS

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db
 
 
 def replace(deployment: Deployment, member: Membership) -> str:
-    """Let another job's weights take over; return the job's id."""
+    """Replace the weights by another job's; return the job's id."""
     job = completed_job(member)
     deployment_change(deployment=deployment, actor=member.user, changes={}, served=Served.of_job(job))
     return job.pk

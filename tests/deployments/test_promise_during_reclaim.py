@@ -1,4 +1,4 @@
-"""A promised job on lent servers is on time though deployments ask the servers back."""
+"""A promised job on lent servers is on time although deployments reclaim the servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agents report of replicas: checked against its sender, summed in samples, followed by scaling."""
+"""Agents' reports of replicas: checked against the sender, summed in samples, used by scaling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 
 def metrics() -> dict[tuple[str, str], float]:
-    """Return the values that `/metrics` gives of the only deployment, by name and last label."""
+    """Return the only deployment's values in `/metrics`, by name and last label."""
     return {
         (sample.name, [*sample.labels.values()][-1]): sample.value
         for family in deployment_metrics()

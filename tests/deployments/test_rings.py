@@ -1,4 +1,4 @@
-"""Deployments whose layers stream: what agents are told, what replicas report, which targets they meet."""
+"""Deployments whose layers stream: orders to agents, reports of replicas, and feasible targets."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_gpu_limits_what_weights_may_take(agents: Agents, deploy: Deploy) -> Non
     made = deploy(device_memory_bytes=5000, latency_target_seconds=0.5)
     settle(*agents)
     assert memory_told(agents[0]) == {"device_bytes": 950, "latency_target_seconds": 0.5}
-    # A generation that served need not meet its target once more.
+    # A generation that has served need not meet its target again.
     (replica,) = desired_replicas(made.replicas.get().server_id)
     assert replica["memory"] == {"device_bytes": 950, "latency_target_seconds": None}
     Gpu.objects.update(kind="cpu")
