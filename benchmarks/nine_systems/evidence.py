@@ -86,7 +86,7 @@ def jobs_table(promises: Sequence[Promise]) -> Table:
         job = each.job
         recoveries = ", ".join(map(recovered_from, job.recoveries())) or "no failure"
         slack = ""
-        if job.finished_at is not None and job.deadline_at is not None:
+        if job.promised and job.finished_at is not None and job.deadline_at is not None:
             slack = f"{(job.deadline_at - job.finished_at).total_seconds():.0f} s"
         done = str(job.iterations_done)
         rows.append((each.kind.name, _answer(each), job.state, job.promise_outcome, slack, done, recoveries))
