@@ -33,7 +33,7 @@ def test_a_slot_keeps_two_reallocations_apart() -> None:
     assert changes_allowed(105.0, ends_at, inf)
 
 
-def test_what_a_plan_has_fixed_happens_when_it_is_planned_within_a_slot_too() -> None:
+def test_fixed_changes_are_allowed_at_their_time_within_a_slot() -> None:
     ends_at = slot_end_after(-inf, 100.0, 60.0, moved=True)
     assert not changes_allowed(110.0, ends_at, 120.0)
     assert changes_allowed(120.0, ends_at, 120.0)
@@ -73,7 +73,7 @@ def test_ticks_come_at_fixed_times() -> None:
     assert [tick_from(at, 30.0) for at in (0.0, 0.5, 30.0, 31.0, inf)] == [0.0, 30.0, 30.0, 60.0, inf]
 
 
-def test_failures_cost_their_fence_the_lost_work_a_start_and_two_slots_each() -> None:
+def test_each_failure_costs_fence_lost_work_recovery_and_two_slots() -> None:
     cost = FailureCost(
         fence_seconds=62.0,
         resources_seconds=seconds_to_place_again(5.0),

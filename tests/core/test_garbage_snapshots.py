@@ -53,7 +53,7 @@ def is_faulty(one: JobSnapshot) -> bool:
 
 
 @given(snapshots())
-def test_looking_at_all_jobs_at_once_finds_the_faults_that_checking_each_finds(asked: Snapshot) -> None:
+def test_batch_check_finds_the_faults_that_single_checks_find(asked: Snapshot) -> None:
     faulty = [one for one in asked.jobs if is_faulty(one)]
     assert [one for one in suspects(asked.jobs) if not one.memory] == [
         one for one in faulty if not one.memory
@@ -83,7 +83,7 @@ def test_levels_that_do_not_fit_whole_servers_get_gpus_that_exist(servers, level
     assert len(decision.placements[f"on {levels}"]) in levels
 
 
-def test_a_job_measured_on_borrowed_gpus_in_larger_numbers_than_it_holds_stays_where_it_is() -> None:
+def test_job_with_lent_levels_above_its_holding_stays_in_place() -> None:
     steady = replace(
         uneven(2, 4), id="steady", newcomer=False, gpus_now=4, placement=(0, 1, 2, 3),
         lent_curve=curve_from_measurements({8: 9.0}),
@@ -133,14 +133,14 @@ def test_a_curve_that_cannot_be_is_refused(facts, words) -> None:
         replan(snapshot(4, replace(asked, curve=replace(asked.curve, **facts))))
 
 
-def test_work_beyond_every_calendar_is_refused_and_work_of_centuries_is_planned() -> None:
+def test_work_beyond_the_longest_run_is_refused_and_centuries_planned() -> None:
     centuries = job("long", 1e10, measured={1: 0.83})
     assert replan(snapshot(4, centuries)).plans["long"].finish_at > 3e9
     with pytest.raises(ValueError, match=re.escape(f"would take over {LONGEST_RUN_SECONDS:g} seconds")):
         replan(snapshot(4, job("endless", 1e12, measured={1: 0.5})))
 
 
-def test_a_plan_that_runs_backwards_and_blocks_without_an_end_are_refused() -> None:
+def test_backward_plans_and_endless_blocks_are_refused() -> None:
     backwards = StoredPlan(np.array([5.0]), np.array([1.0]), np.array([1]), 9.0)
     with pytest.raises(ValueError, match="run backwards"):
         replan(snapshot(4, job("a", 10.0, 60.0, newcomer=False, promised=True, stored_plan=backwards)))

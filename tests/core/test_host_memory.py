@@ -92,7 +92,7 @@ def test_no_server_is_ever_overcommitted_and_no_promise_breaks_by_it(seed: int, 
     assert cluster.at_risk == set()
 
 
-def test_a_number_of_gpus_on_which_a_worker_takes_too_much_is_no_level():
+def test_gpu_count_that_needs_too_much_host_memory_is_no_level():
     """Three on one GPU, and so no level there; two each on two."""
     two = asking((server("node", 4, 8.0),), needing(job("large", 10.0, measured=LINEAR), 3.0, 2.0, 1.0))
     plan = PUNCTUAL.replan(two).plans["large"]
@@ -125,7 +125,7 @@ def test_the_smallest_share_is_what_all_servers_guarantee():
     assert set(decision.placements["one"]) <= {0, 1, 2, 3}, "the small server is left out"
 
 
-def test_a_server_with_less_than_plans_count_on_is_not_used_until_they_end():
+def test_server_below_assumed_memory_is_unused_until_plans_end():
     cluster = Watched((server("first", 4, 16.0),), SLOTS, policy=PUNCTUAL)
     large = needing(job("large", 40.0, 30.0, LINEAR), 4.0, 4.0, 4.0)
     small = needing(job("small", 200.0, measured={**LINEAR, 8: 8.0}, submitted_at=0.5), 0.5, 0.5, 0.5, 0.5)

@@ -65,7 +65,7 @@ def executed(seed: int, *, best_effort: float) -> Ending:
 
 
 @given(seed=seeds, best_effort=st.sampled_from([0.1, 0.5]))
-def test_nobody_is_on_a_server_after_its_end_and_no_promise_breaks_by_it(seed: int, best_effort: float):
+def test_no_job_outlasts_its_server_and_no_promise_breaks(seed: int, best_effort: float):
     cluster = executed(seed, best_effort=best_effort)
     assert cluster.late() == {}
     assert cluster.at_risk == set()

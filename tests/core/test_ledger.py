@@ -50,7 +50,7 @@ def check_all(timeline: Timeline, ledger: Ledger, plans: Plans, rows: np.ndarray
     return sure
 
 
-def test_a_ledger_leaves_what_taking_all_other_plans_leaves_to_the_last_bit() -> None:
+def test_ledger_leaves_exactly_what_taking_other_plans_leaves() -> None:
     sure = 0
     for seed in range(150):
         chance = Random(seed)
@@ -72,7 +72,7 @@ def test_a_ledger_leaves_what_taking_all_other_plans_leaves_to_the_last_bit() ->
     assert sure > 1000
 
 
-def test_where_the_order_decides_which_instants_are_one_a_ledger_is_not_sure() -> None:
+def test_ledger_is_unsure_where_order_decides_which_instants_merge() -> None:
     plans = no_plans(3)
     for row, shift in enumerate((0.0, 0.9e-6, 1.8e-6)):
         times = np.array([0.0, 10.0 + shift, 20.0])

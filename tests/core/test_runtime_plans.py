@@ -56,7 +56,7 @@ def test_every_kind_that_is_planned_is_one_that_workers_have() -> None:
 
 
 @given(PLANS)
-def test_a_worker_reads_the_plan_that_was_sent_and_finds_the_same_digest(plan: RuntimePlan) -> None:
+def test_worker_reads_the_sent_plan_with_the_same_digest(plan: RuntimePlan) -> None:
     """Also when the database has sorted its fields anew meanwhile."""
     message = json.loads(json.dumps(plan.to_message(), sort_keys=True))
     read = PlanOfAWorker.from_message(message)

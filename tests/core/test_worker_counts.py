@@ -78,7 +78,7 @@ def test_six_workers_on_servers_of_six_are_measured_on_parts_of_both() -> None:
     levels=st.sets(st.integers(1, 40), min_size=1, max_size=5),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_measuring_block_is_as_large_as_asked_and_takes_nobodys_gpus(
+def test_measuring_block_has_the_asked_size_and_takes_only_free_gpus(
     servers: list[int], levels: set[int], seed: int
 ) -> None:
     rng = Random(seed)
@@ -114,7 +114,7 @@ def test_all_find_a_place_with_any_ascending_numbers_of_workers(seed: int, gpus:
 
 
 @given(seed=st.integers(min_value=0, max_value=2**32 - 1))
-def test_all_find_a_place_and_no_promise_breaks_on_servers_of_four_six_and_eight(seed: int):
+def test_no_promise_breaks_on_servers_of_four_six_and_eight_gpus(seed: int):
     """Some jobs run on 3, 6 or 12 workers, the others on powers of two."""
     rng = Random(seed)
     workload = random_workload(seed, most_jobs=12)

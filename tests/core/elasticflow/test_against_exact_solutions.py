@@ -176,7 +176,7 @@ def test_what_is_admitted_is_feasible_in_thousands_of_cases():
         assert_only_feasible_sets_are_admitted_as_time_passes(seed)
 
 
-def test_searching_never_admits_fewer_newcomers_than_the_published_rule_before_its_first_refusal():
+def test_search_admits_all_newcomers_before_the_published_refusal():
     """Up to the published rule's first refusal both decide alike; there only the search may still say yes."""
     for seed in range(80):
         snapshot = random_snapshot(seed, LOADS["loaded"], pause=0.0)

@@ -91,7 +91,7 @@ def executed(work: Stream, weight: float) -> Cluster:
 
 @settings(max_examples=examples(0.4))
 @given(seed=st.integers(min_value=0, max_value=2**32 - 1), weight=st.sampled_from([0.5, 1.0, 2.0]))
-def test_a_long_job_is_served_in_a_bounded_time_and_no_promise_suffers(seed: int, weight: float) -> None:
+def test_long_job_is_served_in_bounded_time_and_promises_are_kept(seed: int, weight: float) -> None:
     work = stream(seed, weight)
     cluster = executed(work, weight)
     assert cluster.completed_at["long"] <= work.served_by(weight) + 1e-6

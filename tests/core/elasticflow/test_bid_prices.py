@@ -54,7 +54,7 @@ def promised(one: JobSnapshot, decision: Decision) -> JobSnapshot:
     )  # fmt: skip
 
 
-def test_room_is_kept_from_a_large_job_for_the_small_ones_that_will_come():
+def test_room_is_kept_for_expected_small_jobs():
     demand = after_small_jobs(8.0, every=2.0)  # four GPUs' worth
     open_ = PUNCTUAL.replan(at_now(demand, large(), settings=replace(PRUDENT, newcomers=Newcomers.OPEN)))
     assert verdicts(open_) == {"large": True}
@@ -105,7 +105,7 @@ def test_a_promise_due_later_counts_with_what_it_must_do_before():
         assert admitted or verdict.reason_code is ReasonCode.ROOM_KEPT
 
 
-def test_an_offer_is_a_deadline_that_would_be_promised_and_is_promised_when_accepted():
+def test_offered_deadline_is_promised_when_accepted():
     demand = after_small_jobs(8.0, every=3.0)  # 2.7 GPUs' worth
     asking = large(within=100.0)
     verdict, offer = PUNCTUAL.what_if(at_now(demand), asking)
@@ -136,7 +136,7 @@ def test_others_do_not_price_a_project_out_of_its_share():
     assert verdicts(PUNCTUAL.replan(at_now(both, replace(mine, project=1)))) == {"mine": False}
 
 
-def test_the_same_snapshot_gives_the_same_answer_and_what_was_learnt_goes_on():
+def test_same_snapshot_gives_same_answer_and_expected_demand_grows():
     demand = after_small_jobs(8.0, every=2.0)
     asked = at_now(demand, large(), job("small", 8.0, NOW + 20.0, ONE_TO_FOUR, submitted_at=NOW))
     first, again = PUNCTUAL.admit(asked), PUNCTUAL.admit(unpack_snapshot(pack_snapshot(asked)))
@@ -192,7 +192,7 @@ def overload(seed: int, large_share: float):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["punctual", "elasticflow"])
-def test_prudence_meets_many_more_deadlines_under_overload_and_none_fewer_where_there_is_room(policy):
+def test_prudence_meets_more_deadlines_only_under_overload(policy):
     def met(trace, newcomers):
         run = SimulationSettings(
             policy, (PoolSize("gpu", 1, 4),), slot_seconds=30.0, newcomers=newcomers, check_invariants=True

@@ -109,7 +109,7 @@ def same_plan(one: StoredPlan, other: StoredPlan) -> bool:
     fill=st.sampled_from(list(Fill)),
     rule=st.sampled_from(list(Newcomers)),
 )  # fmt: skip
-def test_any_split_of_newcomers_into_decisions_gives_the_same_verdicts_and_plans(
+def test_splitting_newcomers_changes_no_verdict_or_plan(
     seed: int, sizes: list[int], pauses: bool, policy: str, reserve: int, fill: Fill, rule: Newcomers
 ) -> None:
     slack = 6.0 * reserve
@@ -125,7 +125,7 @@ def test_any_split_of_newcomers_into_decisions_gives_the_same_verdicts_and_plans
 
 
 @given(seed=st.integers(0, 10_000), most_work=st.integers(1, 60_000), reallocating=st.booleans())
-def test_a_limit_of_work_decides_the_first_newcomers_as_without_it_and_says_who_waits(
+def test_work_limit_decides_a_prefix_and_names_undecided_newcomers(
     seed: int, most_work: int, reallocating: bool
 ) -> None:
     policy = policy_named("punctual")
@@ -166,7 +166,7 @@ def test_beside_borrowed_servers_a_limit_of_work_says_who_waits_too(
     assert not waiting & {change.job_id for change in limited.changes}
 
 
-def test_beside_borrowed_servers_the_first_newcomers_get_the_same_verdicts_under_a_limit() -> None:
+def test_work_limit_keeps_verdicts_beside_borrowed_servers() -> None:
     policy = policy_named("punctual")
     jobs = random_newcomers(7, 30, pauses=True)
     owned = cluster(2, most_work=1)
@@ -184,7 +184,7 @@ def test_beside_borrowed_servers_the_first_newcomers_get_the_same_verdicts_under
     ]
 
 
-def test_promises_that_moves_break_by_now_are_planned_anew_for_a_newcomer() -> None:
+def test_promises_broken_by_moves_are_replanned_for_a_newcomer() -> None:
     """Nobody has started, so all plans are four seconds short. Forced moves then make some promises late, and
     as long as they do no newcomer would be let in."""
     policy = policy_named("punctual")
@@ -208,7 +208,7 @@ def _keeps_all_promises(snapshot: Snapshot) -> bool:
     return planner.budget.affordable(planner.admission.plans, planner.admission.rows) is not None
 
 
-def test_prudent_newcomers_are_noted_once_each_whatever_decision_they_fall_into() -> None:
+def test_prudent_newcomer_is_counted_once_in_any_split() -> None:
     """Room is kept from some of them, and the same is learnt from all, together or one by one."""
     jobs = random_newcomers(3, 60, pauses=True)
     snapshot = cluster(2, newcomers=Newcomers.PRUDENT)
@@ -268,7 +268,7 @@ def test_gpu_time_that_is_missing_is_seen() -> None:
     assert seen == [False, False] + 8 * [True]
 
 
-def test_what_promises_need_is_counted_only_where_several_newcomers_come() -> None:
+def test_gpu_time_needed_is_built_only_for_several_newcomers() -> None:
     """A simulation asks about few at a time, and each count goes over all promises."""
 
     class Counted(GpuTimeNeeded):
@@ -323,7 +323,7 @@ def test_mending_promises_counts_towards_the_limit_and_ends_no_search(
     assert work.is_spent()
 
 
-def test_pieces_that_filling_passes_over_end_a_pass_later_than_a_search() -> None:
+def test_passed_pieces_count_less_towards_the_work_limit() -> None:
     """Most of them are skipped: a pass that refuses many newcomers would stop long before its time."""
     work = Work(limit=10)
     work.add_passed(36)
@@ -333,7 +333,7 @@ def test_pieces_that_filling_passes_over_end_a_pass_later_than_a_search() -> Non
     assert work.is_spent()
 
 
-def test_promises_filled_in_deadline_order_count_by_the_time_that_it_takes() -> None:
+def test_uniform_filling_counts_passed_pieces_and_suffix_visited_ones() -> None:
     """Uniform filling looks for room in a tight loop; suffix filling walks the same pieces many times."""
     passed: list[int] = []
     added: list[int] = []

@@ -37,7 +37,7 @@ def test_a_deadline_in_the_past_is_refused_with_its_age():
     assert verdict.reason == "the deadline passed 3 s ago"
 
 
-def test_a_job_too_slow_for_the_whole_cluster_is_told_how_long_it_takes():
+def test_reason_names_the_run_time_of_a_job_too_slow_for_the_cluster():
     verdict = admit(snapshot(4, job("A", 240, 60.0))).verdicts[0]
     assert verdict.reason_code is ReasonCode.TOO_SLOW_ALONE
     assert verdict.reason == (
@@ -89,7 +89,7 @@ def test_a_soft_job_is_kept_without_a_promise_when_there_is_no_room():
     assert alone.promised
 
 
-def test_a_refused_newcomer_changes_nobody_and_a_promise_changes_no_verdict():
+def test_refused_newcomer_changes_no_plan_of_other_jobs():
     first = replan(snapshot(2, job("A", 4, 4, C3)))
     a = after(job("A", 4, 4, C3), first, remaining=4)
     with_refusal = replan(snapshot(2, a, job("B", 50, 20, C3, submitted_at=1.0)))
@@ -98,7 +98,7 @@ def test_a_refused_newcomer_changes_nobody_and_a_promise_changes_no_verdict():
     assert per_slot(with_refusal.plans["A"], 5) == per_slot(without.plans["A"], 5)
 
 
-def test_a_promise_that_can_no_longer_be_kept_is_at_risk_and_does_not_block_others():
+def test_unkeepable_promise_is_at_risk_and_does_not_block_others():
     slow = running("slow", 9, 4, (0,))
     decision = replan(snapshot(2, slow, job("B", 3, 4, ONE, submitted_at=1.0)))
     assert decision.at_risk == ("slow",)
@@ -148,7 +148,7 @@ def test_nobody_is_placed_on_blocked_gpus_before_they_are_free():
     assert per_slot(later.plans["A"], 4) == [0, 0, 4, 4]
 
 
-def test_gpus_that_a_locked_job_waits_for_are_free_when_their_holder_has_left():
+def test_gpus_awaited_by_a_locked_job_are_free_once_their_block_ends():
     """The locked job would be done within a slot; whoever it waits for may hold the GPUs for three."""
     waiting = job("B", 1, newcomer=False, gpus_now=4, placement=(0, 1, 2, 3), locked=True)
     held = (BlockedGpus((2, 3), until=3.0),)
@@ -172,7 +172,7 @@ def test_a_job_is_not_promised_gpus_that_blocked_ones_have_split():
     assert verdicts(early) == {"A": False}
 
 
-def test_a_promised_job_makes_do_with_less_while_blocked_gpus_split_the_cluster():
+def test_promised_job_runs_on_fewer_gpus_while_blocks_split_servers():
     first = replan(snapshot((4, 4), job("A", 16, 12, {2: 1.0, 4: 2.0})))
     waiting = replace(
         after(job("A", 16, 12, {2: 1.0, 4: 2.0}), first, remaining=16), gpus_now=0, placement=()
@@ -183,7 +183,7 @@ def test_a_promised_job_makes_do_with_less_while_blocked_gpus_split_the_cluster(
     assert len(decision.placements["A"]) == 2
 
 
-def test_jobs_of_a_lost_server_are_placed_elsewhere_with_their_pause_charged():
+def test_jobs_of_a_lost_server_migrate_with_their_pause_charged():
     held = running("A", 4, 9, (4, 5), measured={2: 1.0}, pause=0.5)
     cluster = snapshot((4, 4), held)
     broken = replace(cluster, servers=(cluster.servers[0], replace(cluster.servers[1], usable=False)))
@@ -231,7 +231,7 @@ def test_a_promise_without_slack_is_not_moved_to_make_room_for_growth():
     assert sorted(change.kind.value for change in moved.changes) == ["migrate", "start"]
 
 
-def test_jobs_that_wait_for_each_others_gpus_are_parted_by_suspending_one():
+def test_jobs_waiting_for_each_other_are_parted_by_a_suspension():
     """The growing job needs the small one's GPUs, and the small one has nowhere else to go than its."""
     growing = job(
         "growing", 50, measured={2: 1.0, 4: 3.0}, pause=1.0, newcomer=False, gpus_now=2, placement=(4, 5)

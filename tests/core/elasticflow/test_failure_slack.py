@@ -18,7 +18,7 @@ from tests.core.elasticflow.test_bursts import cluster, decided, random_newcomer
 ONE_IN_RESERVE = PlannerSettings(slot_seconds=1.0, reserve_servers=1)
 
 
-def test_two_jobs_alike_but_for_what_a_failure_costs_them_get_different_answers() -> None:
+def test_failure_cost_alone_decides_between_otherwise_equal_jobs() -> None:
     """20 s of work, 30 s of time: a lost server that costs 5 s is borne, one that costs 12 s is not."""
     cheap = job("cheap", 20, 30.0, {1: 1.0}, failure_slack_seconds=5.0)
     dear = job("dear", 20, 30.0, {1: 1.0}, failure_slack_seconds=12.0)
@@ -29,7 +29,7 @@ def test_two_jobs_alike_but_for_what_a_failure_costs_them_get_different_answers(
     assert all(each.promised for each in admit(snapshot((1, 1, 1), cheap, dear, settings=without)).verdicts)
 
 
-def test_what_a_job_needs_in_deadline_order_counts_the_slack_of_those_before_it() -> None:
+def test_deadline_order_counts_failure_slack_of_earlier_jobs() -> None:
     """One GPU backs promises. First 10 s of work, then 10 s more by 25 s: 5 s are left, which are one's
     slack and not the other's."""
     first = job("first", 10, 14.0, {1: 1.0}, failure_slack_seconds=4.0)

@@ -66,7 +66,7 @@ def test_a_locked_job_may_be_moved_after_the_slot() -> None:
         assert moves.job.tolist() == [0]
 
 
-def test_an_end_that_may_come_at_any_time_leaves_endless_time_for_moves() -> None:
+def test_job_without_deadline_has_infinite_slack_for_moves() -> None:
     """Even where the plan never does the work."""
     waiting = job("waits", 100.0, inf, {1: 1.0})
     problem = build_problem(snapshot(4, waiting))

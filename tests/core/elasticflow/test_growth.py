@@ -95,7 +95,7 @@ def crowds(draw: st.DrawFn) -> list[JobSnapshot]:
 
 
 @given(crowds())
-def test_growth_never_takes_more_than_there_is_and_never_idles_more_than_steps_would(
+def test_growth_fits_the_cluster_and_idles_no_more_than_step_growth(
     jobs: list[JobSnapshot],
 ) -> None:
     by_knapsack, by_steps = sizes(*jobs), sizes(*jobs, knapsack=False)

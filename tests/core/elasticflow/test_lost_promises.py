@@ -35,7 +35,7 @@ def promised(*, remaining: float, deadline: float) -> JobSnapshot:
     )  # fmt: skip
 
 
-def test_a_job_that_is_a_little_late_keeps_its_gpus_against_best_effort() -> None:
+def test_slightly_late_job_keeps_its_gpus_against_best_effort() -> None:
     late = promised(remaining=40.0, deadline=10.0)
     patient = JobSnapshot("patient", ServiceClass.BEST_EFFORT, 0.0, NO_DEADLINE, 5.0, CURVE)
     decision = replan(Snapshot(0.0, 0.0, (ServerSnapshot("a", 4),), (late, patient)))
@@ -55,7 +55,7 @@ def test_a_job_at_risk_takes_nothing_that_a_promise_needs() -> None:
     assert len(decision.placements["safe"]) >= 2
 
 
-def test_a_promise_without_any_usable_server_is_at_risk_and_nothing_breaks() -> None:
+def test_promise_without_usable_servers_is_at_risk() -> None:
     gone = Snapshot(
         0.0, 0.0, (ServerSnapshot("a", 4, usable=False),), (promised(remaining=30.0, deadline=60.0),)
     )
@@ -80,7 +80,7 @@ def ask(policy: str, newcomer: JobSnapshot) -> tuple[Decision, float]:
     return decision, decision.plans["promised"].finish_at
 
 
-def test_a_newcomer_is_not_promised_what_a_job_at_risk_needs_to_end_soon() -> None:
+def test_newcomer_is_not_promised_gpus_that_a_job_at_risk_needs() -> None:
     decision, ends_at = ask("punctual", rival(deadline=11.0))
     assert not decision.verdicts[0].admitted
     assert ends_at == pytest.approx(40.0 / 3.5)
@@ -136,14 +136,14 @@ def beside_a_grown_promise(*, deadline: float) -> Snapshot:
     )
 
 
-def test_kept_promises_fall_back_on_their_least_shares_for_a_job_at_risk() -> None:
+def test_kept_promises_shrink_to_minimum_shares_for_a_job_at_risk() -> None:
     decision = policy_named("punctual").replan(beside_a_grown_promise(deadline=5.0))
     assert decision.at_risk == ("promised",)
     assert decision.plans["promised"].finish_at == pytest.approx(10.0), "two GPUs from now on, not four later"
     assert decision.plans["grown"].finish_at <= 100.0
 
 
-def test_a_job_at_risk_is_regular_again_when_the_least_shares_of_others_let_it_end_in_time() -> None:
+def test_job_at_risk_recovers_if_minimum_shares_let_it_end_in_time() -> None:
     decision = policy_named("punctual").replan(beside_a_grown_promise(deadline=12.0))
     assert decision.at_risk == ()
     assert decision.plans["promised"].finish_at <= 12.0
@@ -187,7 +187,7 @@ def test_a_job_that_nothing_can_help_costs_newcomers_nothing() -> None:
     assert decision.verdicts[0].promised
 
 
-def test_a_newcomer_is_promised_what_others_have_grown_onto_where_the_job_at_risk_loses_nothing() -> None:
+def test_newcomer_gets_grown_gpus_that_a_job_at_risk_cannot_use() -> None:
     single = ScalingCurve(np.array([2]), np.array([1.9]), np.array([0.0]))
     late = dataclasses.replace(
         promised(remaining=30.0, deadline=5.0), id="late", curve=single, at_risk=True, gpus_now=2,

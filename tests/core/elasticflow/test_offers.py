@@ -99,7 +99,7 @@ def test_a_held_offer_leaves_others_what_it_does_not_take(slower: float):
     assert verdicts(admit(snapshot(4, full, settings=settings, held_offers=(held,)))) == {"F": False}
 
 
-def test_what_if_promises_nothing_and_offers_nothing_when_the_job_fits():
+def test_what_if_offers_nothing_when_the_job_fits():
     verdict, offer = what_if(snapshot(2), job("A", 2, 4, ONE))
     assert verdict.promised
     assert offer is None

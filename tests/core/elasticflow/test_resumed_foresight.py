@@ -157,7 +157,7 @@ def later(cluster: Snapshot, decision: Decision, now: float) -> Snapshot:
     )
 
 
-def test_in_bursts_to_a_running_cluster_every_forecast_is_the_whole_one(compared: Compared) -> None:
+def test_forecasts_resumed_in_bursts_equal_full_forecasts(compared: Compared) -> None:
     def moves(foresight: ForesightFromNow, *asked: Any) -> tuple[bool, Charges]:
         return compared.moves(foresight, *asked)
 
@@ -262,7 +262,7 @@ class RandomPlans:
 
 
 @pytest.mark.parametrize(("least_between", "most_states"), [(1, 32), (1, 3), (4, 5)])
-def test_a_forecast_that_goes_on_from_a_kept_state_is_the_whole_forecast(
+def test_forecast_resumed_from_a_stored_state_equals_the_full_one(
     compared: Compared, least_between: int, most_states: int
 ) -> None:
     with (

@@ -37,7 +37,7 @@ RESNET50_256 = {
 }  # fmt: skip
 
 
-def test_v1_both_jobs_of_the_motivating_example_are_admitted_and_on_time():
+def test_v1_both_jobs_of_the_motivating_example_finish_on_time():
     decision = admit(snapshot(2, job("A", 3, 3, C3), job("B", 3, 3.5, C3)))
 
     assert verdicts(decision) == {"A": True, "B": True}
@@ -56,7 +56,7 @@ def test_v2_more_gpus_shorten_the_run_and_cost_more_gpu_time():
 
 
 @pytest.mark.parametrize(("deadline", "share"), [(1, 1), (2 / 3, 2), (1 / 2, 4), (0.49, None)])
-def test_v3_the_share_on_an_empty_cluster_is_the_least_level_that_is_fast_enough(deadline, share):
+def test_v3_share_on_an_empty_cluster_is_the_least_sufficient_level(deadline, share):
     assert share_on_empty_cluster(curve(C4), 1, deadline) == share
 
     decision = admit(snapshot(4, job("A", 1, deadline)))
@@ -74,7 +74,7 @@ def test_v4_a_lone_job_gets_the_least_level_for_as_long_as_it_needs():
 
 
 @pytest.mark.parametrize("settings", [UNIT_SLOTS, suffix()])
-def test_v5_a_job_takes_more_later_where_earlier_deadlines_leave_less_now(settings):
+def test_v5_job_takes_more_gpus_after_earlier_deadlines_have_passed(settings):
     decision = admit(snapshot(4, job("A", 1, 1), job("B", 1.5, 1), job("C", 3, 2), settings=settings))
     assert verdicts(decision) == {"A": True, "B": True, "C": True}
     assert per_slot(decision.plans["A"], 2) == [1, 0]
@@ -96,7 +96,7 @@ def test_v9_a_level_divides_the_batch_and_is_no_larger_than_it():
     assert 64 not in curve_from_measurements(rising, global_batch_size=32).levels
 
 
-def test_levels_start_where_a_local_batch_fits_and_stop_where_speed_stops_rising():
+def test_levels_begin_where_batches_fit_and_end_where_speed_peaks():
     measured = {1: 4.0, 2: 7.0, 4: 9.0, 8: 8.9, 16: 12.0}
     assert curve_from_measurements(measured).levels.tolist() == [1, 2, 4]
     small_memory = curve_from_measurements(measured, global_batch_size=64, largest_local_batch=20)
@@ -125,7 +125,7 @@ def test_v11_a_newcomer_must_not_break_a_promise():
     assert pushing.plans == {}, "a refusal changes nobody's plan"
 
 
-def test_v13_suffix_filling_starts_low_and_leaves_early_capacity_to_urgent_jobs():
+def test_v13_suffix_filling_leaves_early_capacity_to_urgent_jobs():
     x, y = job("X", 2.5, 2, C3), job("Y", 1, 2, C3, submitted_at=0.1)
 
     uniform = admit(snapshot(2, x, y))
@@ -184,7 +184,7 @@ def test_v17_suffix_filling_of_a_real_curve():
 
 
 @given(st.integers(2, 60_000), st.floats(0.001, 1.999), st.floats(0.01, 0.99))
-def test_suffix_filling_rises_in_the_last_slot_that_still_meets_the_deadline(slots, rate, within_slot):
+def test_suffix_filling_rises_in_the_latest_sufficient_slot(slots, rate, within_slot):
     """By arithmetic, on an empty cluster: one slot later the work is not done, however far the deadline."""
     level = 1 if rate <= 1.0 else 2 if rate <= 1.5 else 4
     low, high = {1: (0.0, 1.0), 2: (1.0, 1.5), 4: (1.5, 2.0)}[level]
@@ -199,7 +199,7 @@ def test_suffix_filling_rises_in_the_last_slot_that_still_meets_the_deadline(slo
     assert plan.finish_at <= slots + 1e-6
 
 
-def test_v18_a_deadline_inside_a_slot_counts_exactly_but_gpus_are_held_to_the_slot_end():
+def test_v18_deadlines_are_exact_but_gpus_are_held_to_the_slot_end():
     exact = admit(snapshot(2, job("A", 2.5, 2.5, C3))).plans["A"]
     assert exact.gpus.tolist() == [1]
     assert exact.finish_at == pytest.approx(2.5)
@@ -211,7 +211,7 @@ def test_v18_a_deadline_inside_a_slot_counts_exactly_but_gpus_are_held_to_the_sl
     assert tighter.end[-1] == 2.0
 
 
-def test_v27_stored_plans_keep_promises_that_filling_afresh_would_break():
+def test_v27_stored_plans_keep_promises_that_fresh_filling_breaks():
     jobs = [job("J2", 0.5, 1), job("J3", 3.5, 3, P), job("J4", 3.5, 3, Q)]
     first = replan(snapshot(4, *jobs))
     assert all(verdicts(first).values())

@@ -37,7 +37,7 @@ def test_the_reserve_is_what_the_largest_servers_have():
     assert reserved_gpus([8] * 16, 0) == 0
 
 
-def test_standby_servers_count_towards_the_reserve_since_they_take_the_places_of_lost_ones():
+def test_standby_servers_count_towards_the_reserve():
     assert reserved_gpus([8] * 7, 1, standby_gpus=[8]) == 0
     assert reserved_gpus([8] * 7, 2, standby_gpus=[8]) == 8
     assert reserved_gpus([8] * 7, 1, standby_gpus=[4]) == 4

@@ -72,7 +72,7 @@ def decide(question: Snapshot) -> Decision:
     return policy_named("punctual").replan(question)
 
 
-def test_work_that_promises_leave_no_room_for_runs_on_borrowed_servers() -> None:
+def test_work_without_room_beside_promises_runs_on_borrowed_servers() -> None:
     decision = decide(snapshot(promised(), job("waiting", submitted_at=-1.0)))
     assert decision.placements["promised"] == OWNED
     assert decision.placements["waiting"] == BORROWED
@@ -111,20 +111,20 @@ def running_there(**facts) -> JobSnapshot:
     return job("there", submitted_at=-10.0, gpus_now=len(held), placement=held, **facts)
 
 
-def test_what_runs_on_a_borrowed_server_stays_while_promises_fill_the_owned_ones() -> None:
+def test_borrowed_job_stays_while_promises_fill_owned_servers() -> None:
     decision = decide(snapshot(promised(), running_there()))
     assert decision.placements["there"] == BORROWED
     assert "there" not in {change.job_id for change in decision.changes}
 
 
-def test_a_job_comes_home_when_owned_servers_would_be_done_clearly_sooner() -> None:
+def test_borrowed_job_migrates_to_clearly_faster_owned_servers() -> None:
     decision = decide(snapshot(running_there()))
     assert decision.placements["there"] == OWNED
     (change,) = decision.changes
     assert (change.kind, change.gpus_before, change.gpus_after) == (ChangeKind.MIGRATE, 4, 4)
 
 
-def test_a_job_is_suspended_when_its_borrowed_server_goes_back_and_nobody_has_room() -> None:
+def test_borrowed_job_is_suspended_when_its_server_is_reclaimed() -> None:
     decision = decide(snapshot(promised(), running_there(), lent_usable=False))
     (change,) = [change for change in decision.changes if change.job_id == "there"]
     assert (change.kind, change.gpus_before, change.addresses) == (ChangeKind.SUSPEND, 4, ())
@@ -174,13 +174,13 @@ def same_kind(*jobs: JobSnapshot, lent_usable: bool = True) -> Snapshot:
 LONGER = curve(10.0, 19.0, 36.0, 68.0)
 
 
-def test_a_job_grows_from_owned_onto_borrowed_servers_of_the_same_kind() -> None:
+def test_job_grows_from_owned_onto_borrowed_servers_of_its_kind() -> None:
     decision = decide(same_kind(job("growing", newcomer=True, lent_curve=LONGER)))
     assert decision.placements["growing"] == OWNED + BORROWED
     assert decision.flexible["growing"] == (False,) * 4 + (True,) * 4, "what is borrowed it can do without"
 
 
-def test_a_job_shrinks_to_its_own_servers_when_the_borrowed_one_goes_back() -> None:
+def test_job_shrinks_to_owned_servers_when_borrowed_one_is_reclaimed() -> None:
     grown = job(
         "growing",
         lent_curve=LONGER,
@@ -230,18 +230,18 @@ def test_a_promised_job_keeps_off_borrowed_servers_of_another_kind() -> None:
     assert decision.placements["promised"] == OWNED
 
 
-def test_a_promised_job_does_not_grow_where_it_could_not_bear_the_pauses_of_a_reclaim() -> None:
+def test_promised_job_grows_only_if_it_can_afford_a_reclaim() -> None:
     """It needs 197 s, and growing and shrinking again cost a second each."""
     assert decide(same_kind(running_promise(deadline_at=198.5))).placements["promised"] == OWNED
     assert decide(same_kind(running_promise(deadline_at=199.5))).placements["promised"] == OWNED + BORROWED
 
 
-def test_a_promised_job_that_holds_borrowed_gpus_keeps_them_while_it_bears_a_reclaim() -> None:
+def test_promised_job_keeps_borrowed_gpus_if_it_can_afford_a_reclaim() -> None:
     question = same_kind(running_promise(borrowed=4, deadline_at=198.5))
     assert decide(question).changes == ()
 
 
-def test_a_promised_job_is_on_time_though_its_borrowed_server_goes_back_at_once() -> None:
+def test_promised_job_is_on_time_after_an_immediate_reclaim() -> None:
     grown = running_promise(borrowed=4, deadline_at=198.5)
     decision = decide(same_kind(grown, lent_usable=False))
     (change,) = decision.changes
@@ -250,7 +250,7 @@ def test_a_promised_job_is_on_time_though_its_borrowed_server_goes_back_at_once(
     assert decision.plans["promised"].finish_at <= 198.5
 
 
-def test_a_promised_job_that_nobody_can_reach_counts_its_owned_gpus_alone_in_its_plan() -> None:
+def test_unreachable_promised_job_plans_with_its_owned_gpus_alone() -> None:
     """Its agent is silent, so it keeps what it holds until somebody can tell it otherwise."""
     unreachable = running_promise(borrowed=4, locked=True)
     newcomer = job("newcomer", newcomer=True, submitted_at=1.0)
@@ -261,7 +261,7 @@ def test_a_promised_job_that_nobody_can_reach_counts_its_owned_gpus_alone_in_its
     assert answer.placements.addresses.tolist() == [*OWNED, *BORROWED]
 
 
-def test_work_without_a_promise_grows_before_a_promised_job_that_gains_as_much() -> None:
+def test_unpromised_job_grows_before_an_equal_promised_job() -> None:
     """Each holds two owned GPUs; only one can have the four borrowed ones. The promised job is on time either
     way."""
     lent_curve = curve(10.0, 19.0, 20.0, 68.0)

@@ -116,7 +116,7 @@ def test_a_common_unit_of_weights_does_not_change_the_choice():
         assert choice.weight == 32
 
 
-def test_everybody_gets_the_most_where_it_fits_however_small_the_limit():
+def test_all_jobs_get_their_maximum_where_it_fits_at_any_work_limit():
     groups = groups_of(TABLE_32)
     choice = choose_items(groups, 8, work_limit=0)
     assert choice.exact

@@ -109,7 +109,7 @@ def test_memory_saving_blocks_of_groups_find_the_same_optimum():
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6), st.floats(1, 1000)), min_size=1, max_size=8),
     st.integers(0, 30),
 )
-def test_marginal_greedy_finds_the_optimum_of_linear_jobs_with_single_gpu_workers(jobs, capacity):
+def test_marginal_greedy_is_optimal_for_linear_single_gpu_jobs(jobs, capacity):
     items, gains = [], []
     for base, steps, work in jobs:
         values = [work / base - work / (base + step) for step in range(1, steps + 1)]

@@ -127,7 +127,7 @@ def four_large(busy: float) -> tuple[JobSnapshot, ...]:
 
 
 @pytest.mark.parametrize(("busy", "admitted"), [(0.85, True), (1.0, False)])
-def test_a_small_job_beside_four_large_promises_is_decided_as_published(busy, admitted):
+def test_small_job_beside_four_large_promises_is_decided_as_published(busy, admitted):
     """Four promises hold all eight GPUs."""
     before = snapshot(8, *four_large(busy), now=NOW, settings=UNIT_SLOTS, memory=NO_ROOM_FOR_ANYBODY)
     decision = PUNCTUAL.replan(before)

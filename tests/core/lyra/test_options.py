@@ -21,7 +21,7 @@ class Choices:
 OFFERED = options_of(Choices)
 
 
-def test_only_fields_that_say_what_they_are_are_offered_by_their_own_name_or_another() -> None:
+def test_only_described_fields_are_offered_under_their_offered_name() -> None:
     assert list(OFFERED) == ["standing", "part", "count", "seconds"]
     assert [told.name for told in OFFERED.values()] == ["grouped", "part", "count", "seconds"]
     assert Choices().count == OFFERED["count"].usual == 3

@@ -96,7 +96,7 @@ def test_v2_choosing_by_gpus_preempts_two_jobs_where_one_is_enough():
     assert (picks.server + 1).tolist() == [5, 4]
 
 
-def test_v2_a_tie_goes_to_the_server_that_lets_another_go_back_as_well():
+def test_v2_tie_returns_the_server_that_frees_another_one_too():
     reclaim = choose_servers(figure(2), ReclaimMethod.LYRA)
     assert reclaim.cost.tolist() == [0.5, 0.0]
     assert reclaim.excess_gpus.tolist() == [0, 0]
@@ -152,7 +152,7 @@ def test_v12_the_flexible_server_that_saves_less_time_goes_first():
 
 
 @pytest.mark.parametrize("method", INFORMED)
-def test_flexible_servers_may_go_by_number_of_workers_whatever_time_these_save(method):
+def test_flexible_servers_can_be_ordered_by_number_of_workers(method):
     """The server with a single worker saves 900 s, the one with three of them 30 s."""
     facts = {"remaining_iterations": np.array([100.0, 1800.0])}
     assert choose_servers(v12(1, **facts), method).returned.tolist() == [0]
@@ -177,7 +177,7 @@ def test_the_loss_is_computed_anew_after_each_release():
     assert reclaim.cost.tolist() == pytest.approx([5.0, 12.0, 25.0])
 
 
-def test_a_job_that_could_not_go_on_without_its_flexible_workers_keeps_them_longest():
+def test_flexible_workers_that_a_job_cannot_lose_leave_last():
     speeds = Speeds(np.array([0, 1, 3]), np.array([5, 1, 2]), np.array([5.0, 1.0, 2.0]))
     reclaim = choose_servers(v12(2, lent=speeds), ReclaimMethod.LYRA)
     assert reclaim.returned.tolist() == [1, 0]
@@ -271,7 +271,7 @@ def test_they_do_where_owned_servers_are_counted():
     assert counted.cost.tolist() == [0.25, 1.0]
 
 
-def test_servers_on_loan_share_a_cost_in_the_same_way_whether_owned_ones_are_counted_or_not():
+def test_server_fraction_on_loan_is_the_same_if_owned_ones_count():
     places = layout(figure(2))
     assert server_fraction(places, count_owned=True).tolist() == server_fraction(places).tolist()
 

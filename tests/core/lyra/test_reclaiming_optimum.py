@@ -70,7 +70,7 @@ def best_by_trying_everything(question, free):
     return min((outcome.preempted.size, outcome.collateral_gpus) for outcome in outcomes)
 
 
-def test_among_choices_that_preempt_as_few_the_optimum_frees_the_fewest_gpus_elsewhere():
+def test_optimum_frees_fewest_gpus_among_minimal_preemptions():
     compared = better = 0
     for question in instances(150, elastic=True):
         optimal = choose_servers(question, ReclaimMethod.OPTIMAL)

@@ -47,7 +47,7 @@ def test_exactly_as_many_as_wanted_go_back_and_only_servers_on_loan(seed, method
 
 
 @given(SEEDS, QUICK)
-def test_preempted_are_the_jobs_with_a_base_worker_on_a_returned_server(seed, method):
+def test_jobs_with_base_workers_on_returned_servers_are_preempted(seed, method):
     question = drawn(seed)
     reclaim = choose_servers(question, method)
     job, workers = job_of_pairs(question), question.workers
@@ -66,7 +66,7 @@ def test_preempted_are_the_jobs_with_a_base_worker_on_a_returned_server(seed, me
 
 
 @given(SEEDS, INFORMED)
-def test_idle_servers_go_first_then_flexible_ones_then_those_that_preempt(seed, method):
+def test_idle_then_flexible_then_preempting_servers_are_returned(seed, method):
     question = drawn(seed)
     reclaim = choose_servers(question, method)
     assert reclaim.group.tolist() == sorted(reclaim.group.tolist())
@@ -98,7 +98,7 @@ def test_improved_is_never_worse_than_lyra(seed, wanted, exact_last_pick):
     assert (improved.preempted.size, improved.collateral_gpus) <= (lyra.preempted.size, lyra.collateral_gpus)
 
 
-def test_random_and_smallest_count_first_match_their_expectations_in_v2():
+def test_v2_random_and_smallest_count_first_match_expectations():
     figure = inelastic({"a": {1: 8, 2: 8}, "b": {3: 8}, "c": {4: 8, 5: 2}, "d": {5: 2, 6: 8}}, 2, servers=6)
     for method, expected in ((ReclaimMethod.RANDOM, 32 / 15), (ReclaimMethod.SCF, 19 / 10)):
         stopped = np.array(

@@ -36,7 +36,7 @@ def skips(division):
 @pytest.mark.parametrize(
     ("options", "admitted"), [(TwoPhase(), [1, 3]), (FIRST_COME, [0]), (BACKFILLING, [0, 2, 3])]
 )
-def test_shortest_first_strict_and_backfilling_queues_admit_different_jobs(options, admitted):
+def test_queue_orders_admit_different_jobs(options, admitted):
     assert division_of(fleet_of([10]), QUEUE, options).admitted.tolist() == admitted
 
 
@@ -90,7 +90,7 @@ def test_estimates_decide_the_order_in_which_jobs_start():
     assert division_of(fleet_of([1]), [inelastic(100, 1), inelastic(110, 1)]).admitted.tolist() == [0]
 
 
-def test_the_key_of_an_elastic_job_is_its_time_at_base_demand_or_at_most():
+def test_elastic_job_is_ordered_by_time_at_base_or_maximum_demand():
     jobs = [Job(200.0, linear(1, 4)), inelastic(100, 1)]
     assert division_of(fleet_of([1]), jobs).admitted.tolist() == [1]
     at_most = TwoPhase(order=BaseOrder.SHORTEST_AT_MOST)
@@ -103,7 +103,7 @@ def test_waiting_makes_up_for_length_only_with_an_ageing_weight():
     assert division_of(fleet_of([1]), jobs, TwoPhase(ageing_weight=0.5)).admitted.tolist() == [0]
 
 
-def test_inelastic_work_prefers_owned_servers_and_elastic_work_those_on_loan():
+def test_inelastic_jobs_prefer_owned_servers_and_elastic_ones_loans():
     fixed, growing, bound = inelastic(9, 2, lent=2), Job(9.0, linear(1, 2), linear(1, 2)), inelastic(9, 2)
     fleet = fleet_of([4], [4, 4])
     division = division_of(fleet, [fixed, growing, bound])
@@ -162,7 +162,7 @@ def test_the_greatest_gain_rule_counts_gain_per_gpu():
     assert [sum(total_of(division.workers, job)) for job in (0, 1)] == [1, 3]
 
 
-def test_in_turn_jobs_grow_by_one_while_nobody_waits_and_only_where_they_run():
+def test_in_turn_growth_is_by_one_in_place_while_queue_is_empty():
     jobs = [Job(9.0, linear(1, 9), places={0: (1, 0)}), Job(9.0, linear(1, 3), places={0: (1, 0)})]
     division = division_of(fleet_of([8, 8]), jobs, IN_TURN)
     assert places_in(division.workers, 0) == {0: (1, 4)}

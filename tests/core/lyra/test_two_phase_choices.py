@@ -25,7 +25,7 @@ from tests.core.dividing import (
 MOVES = TwoPhase(elastic_moves=True)
 
 
-def test_flexible_workers_go_where_most_is_saved_of_what_is_left_or_of_the_whole_work():
+def test_flexible_workers_go_by_time_saved_of_remaining_or_total_work():
     nearly_done = Job(10.0, linear(1, 2), work=1000.0, places={0: (1, 0)})
     begun = Job(100.0, linear(1, 2), places={0: (1, 0)})
     fleet, jobs = fleet_of([3]), [nearly_done, begun]
@@ -35,7 +35,7 @@ def test_flexible_workers_go_where_most_is_saved_of_what_is_left_or_of_the_whole
     assert whole.knapsacks[0].value == 500.0
 
 
-def test_base_workers_take_servers_that_flexible_ones_would_leave_last_or_as_readily_as_idle_ones():
+def test_base_workers_avoid_flexible_servers_unless_counted_as_idle():
     grown = Job(1000.0, {}, linear(1, 5), places={3: (1, 0), 1: (0, 4)})
     newcomer = Job(50.0, {}, {4: 1.0})
     fleet, jobs = fleet_of([1], [8, 8, 1]), [grown, newcomer]
@@ -54,7 +54,7 @@ def test_base_workers_take_servers_that_flexible_ones_would_leave_last_or_as_rea
 ON_OWNED = Job(600.0, linear(2, 4), linear(6, 12, 1 / 3), places={0: (2, 2)})
 
 
-def test_a_running_elastic_job_stays_where_it_is_or_moves_to_servers_on_loan():
+def test_running_elastic_job_moves_to_loaned_servers_only_if_chosen():
     fleet = fleet_of([4], [8])
     assert places_in(division_of(fleet, [ON_OWNED]).workers, 0) == {0: (2, 2)}
     division = division_of(fleet, [ON_OWNED], MOVES)
@@ -88,7 +88,7 @@ def test_a_move_takes_nothing_from_a_job_that_starts():
     assert places_in(division.workers, 0) == {0: (2, 2)}
 
 
-def test_jobs_that_cannot_shrink_that_mix_or_that_would_be_slower_stay_where_they_are():
+def test_inelastic_mixing_and_slowed_jobs_do_not_move():
     fixed = inelastic(600, 2, places={0: (2, 0)}, lent=6)
     slower = Job(600.0, linear(2, 4), linear(4, 8, 1 / 3), places={0: (2, 0)})
     mixing = replace(ON_OWNED, places={0: (2, 0)}, mixes=True)
@@ -100,7 +100,7 @@ def test_jobs_that_cannot_shrink_that_mix_or_that_would_be_slower_stay_where_the
     assert places_in(division_of(fleet_of([4], [8]), [ON_OWNED], naive).workers, 0) == {0: (2, 2)}
 
 
-def test_a_job_that_is_not_tried_stays_pending_as_scattered_and_holds_nothing_back():
+def test_untried_job_stays_pending_as_fragmented_and_reserves_nothing():
     busy = [inelastic(99, 5, places={0: (5, 0)}), inelastic(99, 5, places={1: (5, 0)})]
     jobs = [*busy, inelastic(1, 1, 4), inelastic(9, 6)]
     fleet = fleet_of([8, 8])

@@ -117,9 +117,7 @@ def test_every_division_keeps_its_rules_and_repeats_itself(story, options):
     st.lists(jobs_to_come(), max_size=3),
     OPTIONS,
 )
-def test_jobs_that_may_move_do_so_at_once_when_servers_come_and_then_never_again(
-    jobs, owned, lent, arrivals, options
-):
+def test_movable_jobs_move_once_when_servers_arrive(jobs, owned, lent, arrivals, options):
     options = replace(options, elastic_moves=True)
     jobs = [job for job in jobs if not job.mixes]
     jobs = settled(jobs, division_of(fleet_of(owned, [0] * len(lent)), jobs, options))

@@ -29,7 +29,7 @@ def test_gpus_that_pass_from_one_locked_job_to_another_are_taken_once() -> None:
     assert problem.open_timeline().free[0, 0] == 4
 
 
-def test_a_promise_stands_while_gpus_beside_it_pass_from_one_job_to_another() -> None:
+def test_promise_stands_while_other_gpus_pass_between_jobs() -> None:
     plan = StoredPlan(np.array([0.0]), np.array([20.0]), np.array([4]), 20.0)
     promised = job(
         "promised", 80.0, 20.5, {4: 4.0}, newcomer=False, promised=True, gpus_now=4, placement=(0, 1, 2, 3),

@@ -104,7 +104,7 @@ def test_repack_never_fails_on_whole_clusters():
     run_sequences(250, 0, broken_servers=False)
 
 
-def test_repack_never_fails_with_any_servers_down_and_servers_of_any_size():
+def test_repack_never_fails_with_broken_servers_of_any_size():
     run_sequences(250, 10_000, broken_servers=True)
 
 

@@ -35,9 +35,7 @@ def test_a_handover_is_let_finish_before_the_suspension_begins(now: float, step:
 
 
 @given(now=SECONDS, waited=SECONDS)
-def test_a_measurement_is_blocked_for_its_kill_and_for_those_who_have_to_leave_first(
-    now: float, waited: float
-) -> None:
+def test_measurement_block_covers_its_kill_and_earlier_suspensions(now: float, waited: float) -> None:
     alone = measured_by(now - waited, None, now, BOUNDS, waits=False)
     assert alone - now > BOUNDS.measuring_seconds
     after_others = measured_by(now - waited, None, now, BOUNDS, waits=True)
@@ -57,7 +55,7 @@ def test_an_agent_that_is_overdue_is_waited_for_like_a_silent_one() -> None:
     assert confirmed_by(told_at, late, BOUNDS) == late + BOUNDS.silence_seconds
 
 
-def test_a_silent_server_counts_from_its_last_report_and_never_into_the_past() -> None:
+def test_silent_server_release_counts_from_last_report_never_the_past() -> None:
     assert given_up_by(100.0, None, 110.0, BOUNDS) == 163.0
     assert given_up_by(100.0, 200.0, 110.0, BOUNDS) == 201.0
     assert given_up_by(100.0, None, 500.0, BOUNDS) == 501.0

@@ -31,7 +31,7 @@ def order_of(before: list[int], now: dict[int, list[int]], pauses: list[float], 
     return order.tolist(), suspended.tolist(), waits.tolist()
 
 
-def test_a_chain_is_ordered_so_that_gpus_are_free_when_they_are_needed():
+def test_chain_is_ordered_so_that_gpus_are_free_when_needed():
     order, suspended, waits = order_of([0, 1, -1], {0: [1], 1: [2]}, [1.0, 1.0], [0, 1])
     assert order == [1, 0]
     assert suspended == [False, False]
@@ -39,7 +39,7 @@ def test_a_chain_is_ordered_so_that_gpus_are_free_when_they_are_needed():
 
 
 @pytest.mark.parametrize("suspension_order", [[0, 1], [1, 0]])
-def test_of_two_that_trade_the_first_in_the_order_of_suspension_lets_go_first(suspension_order):
+def test_first_in_suspension_order_releases_first_in_a_trade(suspension_order):
     _, suspended, waits = order_of([0, 1], {0: [1], 1: [0]}, [2.0, 3.0], suspension_order)
     first_out = suspension_order.index(0)
     assert suspended == [place == first_out for place in range(2)]

@@ -44,7 +44,7 @@ def test_base_and_flexible_workers_are_kept_apart_on_loan():
     assert division.role.tolist() == [BASE, FLEXIBLE, NO_ROLE]
 
 
-def test_naive_placement_puts_them_together_and_elastic_jobs_on_owned_servers_first():
+def test_naive_placement_groups_workers_on_owned_servers_first():
     both = Job(1000.0, linear(2, 4), linear(2, 4))
     fleet = fleet_of([2], [8])
     assert places_in(division_of(fleet, [both]).workers, 0) == {1: (2, 2)}
@@ -55,7 +55,7 @@ def test_naive_placement_puts_them_together_and_elastic_jobs_on_owned_servers_fi
     assert places_in(together.workers, 0) == {0: (2, 2)}
 
 
-def test_flexible_workers_take_what_base_workers_leave_free_only_as_a_last_resort():
+def test_flexible_workers_fill_base_servers_only_as_a_last_resort():
     job = lent_elastic(2, 12)
     fleet = fleet_of([], [8, 8])
     assert places_in(division_of(fleet, [job]).workers, 0) == {0: (2, 2), 1: (0, 8)}
@@ -63,7 +63,7 @@ def test_flexible_workers_take_what_base_workers_leave_free_only_as_a_last_resor
     assert division_of(fleet, [job], NO_HOLES).knapsacks[0].capacity == 8
 
 
-def test_base_workers_go_to_a_really_idle_server_rather_than_drive_out_flexible_ones():
+def test_base_workers_prefer_idle_servers_over_flexible_ones():
     grown = lent_elastic(1, 9, places={0: (1, 0), 1: (0, 8)})
     newcomer = inelastic(10, 1, 8, lent=1)
     division = division_of(fleet_of([], [8, 8, 8]), [grown, newcomer])
@@ -85,7 +85,7 @@ def test_flexible_workers_stay_where_they_are():
     assert division.change.tolist() == [WorkerChange.UNCHANGED, WorkerChange.GROW]
 
 
-def test_a_shrinking_job_leaves_the_servers_with_the_fewest_flexible_workers():
+def test_shrinking_job_leaves_servers_with_fewest_flexible_workers():
     grown = Job(1000.0, linear(2, 7), gpus=1, places={0: (2, 0), 1: (0, 1), 2: (0, 4)})
     keeper = inelastic(9, 8, places={1: (7, 0), 2: (1, 0)})
     division = division_of(fleet_of([2, 8, 5]), [grown, keeper, inelastic(1, 1)])
@@ -93,12 +93,12 @@ def test_a_shrinking_job_leaves_the_servers_with_the_fewest_flexible_workers():
     assert places_in(division.workers, 2) == {1: (1, 0)}
 
 
-def test_the_last_base_worker_leaves_a_server_that_can_be_returned_freely():
+def test_last_base_worker_leaves_a_freely_returnable_server():
     division = division_of(fleet_of([], [4, 4]), [lent_elastic(2, 4, places={0: (2, 0), 1: (0, 2)})])
     assert division.role.tolist() == [BASE, FLEXIBLE]
 
 
-def test_a_job_whose_gpus_are_scattered_does_not_start_and_leaves_no_trace():
+def test_fragmented_job_does_not_start_and_reserves_nothing():
     running = [inelastic(9, 5, places={0: (5, 0)}), inelastic(9, 5, places={1: (5, 0)})]
     jobs = [*running, inelastic(5, 1, 4), inelastic(50, 2)]
     division = division_of(fleet_of([8, 8]), jobs)
@@ -107,7 +107,7 @@ def test_a_job_whose_gpus_are_scattered_does_not_start_and_leaves_no_trace():
     assert places_in(division.workers, 3) == {0: (2, 0)}
 
 
-def test_gpus_that_a_scattered_job_cannot_use_are_offered_to_others_at_once_if_asked():
+def test_reconsidered_gpus_of_a_fragmented_job_go_to_the_next_job():
     running = [inelastic(9, 5, places={0: (5, 0)}), inelastic(9, 5, places={1: (5, 0)})]
     jobs = [*running, inelastic(5, 1, 4), inelastic(50, 3)]
     division = division_of(fleet_of([8, 8]), jobs)
@@ -138,7 +138,7 @@ def test_a_job_ends_with_a_number_of_workers_it_can_have():
     assert total_of(division.workers, 0) == (2, 2)
 
 
-def test_gpus_given_up_by_one_job_serve_a_smaller_one_in_the_same_division():
+def test_gpus_given_up_by_one_job_serve_a_smaller_one():
     # The first needs six extra workers or none of them; with one GPU lost to a base worker it cannot have
     # them.
     large = Job(9000.0, {}, {2: 2.0, 8: 8.0}, places={0: (2, 0), 1: (0, 5), 2: (0, 1)})
