@@ -47,7 +47,7 @@ def test_a_late_job_keeps_its_place_at_the_front():
     assert given("edf", 2, late, job("in-time", 1, 9, C3)) == {"late": 2, "in-time": 0}
 
 
-def test_only_the_published_variant_scales_out_to_where_a_job_is_slower():
+def test_only_the_published_variant_scales_past_the_fastest_level():
     points = {1: 1.0, 2: 1.8, 4: 1.2}
     one = replace(job("one", 9, 90, points), measured=measured(points))
     assert given("edf", 4, one) == {"one": 2}
@@ -56,7 +56,7 @@ def test_only_the_published_variant_scales_out_to_where_a_job_is_slower():
     assert given("edf_admission_artifact", 4, one) == {"one": 4}
 
 
-def test_the_published_variant_wakes_when_a_job_ends_not_at_the_end_of_its_slot():
+def test_published_variant_wakes_at_a_job_end_not_at_the_slot_end():
     one = job("one", 130, 900, {1: 1.0})
     asked = snapshot(1, one, settings=slots(60.0))
     assert replanned("edf_artifact", asked).next_wake_at == 130.0
@@ -114,7 +114,7 @@ def test_admission_control_plans_for_the_pauses_of_its_own_changes():
     assert verdicts(replanned("edf_admission_artifact", snapshot(2, tight))) == {"tight": True}
 
 
-def test_elastic_scaling_lets_a_job_that_cannot_be_on_time_take_from_those_after_it():
+def test_elastic_scaling_lets_a_hopeless_job_starve_later_ones():
     hopeless = job("hopeless", 99, 2, C4)
     modest = job("modest", 6, 8, {1: 1.0, 2: 1.6})
     assert given("edf_elastic", 4, hopeless, modest) == {"hopeless": 4, "modest": 0}

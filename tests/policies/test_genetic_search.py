@@ -45,7 +45,7 @@ def matrix(*rows: list[int]) -> WorkerCounts:
     return np.array(rows, dtype=np.int16)
 
 
-def test_fitness_is_the_power_mean_of_speed_ups_with_restarts_discounted() -> None:
+def test_fitness_is_the_power_mean_of_discounted_speed_ups() -> None:
     """Job 0 stays at 2; job 1 grows from 1 to 4 and counts half of it; job 2 waits."""
     asked = question([8, 8], [(1, 8)] * 3, present=[[2, 0, 0], [0, 1, 0]], discount=[0.1, 0.5, 1.0])
     placement = matrix([2, 0, 0], [0, 4, 0])
@@ -84,9 +84,7 @@ class TestRepair:
         assert repaired(asked, matrix([7])).tolist() == [[4]]
 
     @given(asked=questions(), seed=st.integers(0, 99))
-    def test_any_placement_becomes_an_allowed_one_which_then_stays_as_it_is(
-        self, asked: Question, seed: int
-    ) -> None:
+    def test_repair_makes_any_placement_allowed_and_is_idempotent(self, asked: Question, seed: int) -> None:
         after = repaired(asked, asked.present, seed)
         assert is_allowed(asked, after)
         assert (after <= asked.present).all()
@@ -102,7 +100,7 @@ class TestRepair:
             assert is_allowed(asked, placement)
 
 
-def test_children_have_the_first_jobs_of_one_parent_and_the_others_of_the_other() -> None:
+def test_children_take_first_jobs_of_one_parent_and_rest_of_the_other() -> None:
     one, other = matrix([1, 2, 3], [4, 5, 6]), matrix([7, 8, 9], [1, 1, 1])
     child, sibling = np.zeros_like(one), np.zeros_like(one)
     cross(one, other, 1, child, sibling)

@@ -23,7 +23,7 @@ def test_fronts_of_five_members() -> None:
 
 
 @given(of=members)
-def test_the_first_front_is_beaten_by_nobody_and_every_other_by_the_one_before(
+def test_front_is_one_more_than_that_of_the_best_dominating_member(
     of: list[tuple[int, int]],
 ) -> None:
     front = fronts(*columns(of))
@@ -39,7 +39,7 @@ def test_the_first_front_is_beaten_by_nobody_and_every_other_by_the_one_before(
         assert front[member] == max(better, default=-1) + 1
 
 
-def test_members_at_the_ends_are_alone_and_others_are_as_lonely_as_their_neighbours_are_far() -> None:
+def test_crowding_is_infinite_at_ends_and_neighbour_distance_within() -> None:
     first, second = columns([(4, 0), (3, 1), (1, 3), (0, 4)])
     apart = crowding(first, second, fronts(first, second))
     assert apart.tolist() == [inf, 1.5, 1.5, inf]
