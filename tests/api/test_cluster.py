@@ -56,7 +56,7 @@ def test_decisions_can_be_filtered_by_job(world: World) -> None:
     assert get(world, "decisions/?kind=reallocation").json()["results"] == []
 
 
-def test_links_between_servers_are_shown_with_their_age_and_where_they_are_from(world: World) -> None:
+def test_links_are_shown_with_their_age_and_source(world: World) -> None:
     assert get(world, "cluster/links/").json()["links"] == []
     other = ServerFactory.create(cluster=world.server.cluster, name="z-other", gpus=1)
     (link,) = get(world, "cluster/links/").json()["links"]

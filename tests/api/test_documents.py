@@ -91,7 +91,7 @@ def test_a_longer_list_asks_no_more_queries(world: World) -> None:
         assert _queries(client, address) <= short[path] + (2 if path == "jobs/" else 0), path
 
 
-def test_a_list_of_jobs_that_missed_asks_no_more_queries_the_longer_it_gets(world: World) -> None:
+def test_query_count_is_constant_in_the_number_of_missed_jobs(world: World) -> None:
     client, address = world.client(world.owner), "/api/v1/jobs/"
 
     def one_missed() -> None:

@@ -73,7 +73,7 @@ def test_a_schedulers_credential_opens_nothing_else(world: World, scheduler: API
     assert scheduler.patch(f"{ROOT}serving/", {"lending": False}, format="json").status_code == 403
 
 
-def test_a_scheduler_learns_how_many_jobs_were_disturbed_but_not_whose(
+def test_inference_scheduler_sees_preemption_counts_but_no_job_names(
     world: World, scheduler: APIClient
 ) -> None:
     path = f"{ROOT}serving/reclaim-orders/{world.reclaim_order.pk}/"

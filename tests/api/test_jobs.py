@@ -33,7 +33,7 @@ def test_a_submission_is_answered_with_the_job(world: World) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"deadline_seconds": 600, "labels": {"team": "search"}}])
-def test_the_answer_to_a_submission_is_what_the_job_shows_itself_to_be(world: World, changes: Any) -> None:
+def test_submission_answer_equals_the_job_detail(world: World, changes: Any) -> None:
     client = world.client(world.colleague)
     answer = client.post("/api/v1/jobs/", world.body(**changes), format="json").json()
     assert answer == client.get(f"/api/v1/jobs/{answer['id']}/").json()

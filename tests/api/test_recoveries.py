@@ -86,7 +86,7 @@ def test_recoveries_come_in_pages_newest_first(world: World) -> None:
     assert [one["failed_generation"] for one in second["results"]] == [3, 2]
 
 
-def test_where_the_newest_state_is_and_what_a_servers_death_would_cost(world: World) -> None:
+def test_memory_point_shows_newest_states_and_cost_of_a_lost_server(world: World) -> None:
     Job.objects.filter(pk=world.job.pk).update(
         iterations_done=53,
         iterations_per_second=2.0,

@@ -32,7 +32,7 @@ def statements(world: World, client: APIClient) -> int:
     return sum(query["sql"].startswith(asked) for query in captured)
 
 
-def test_a_submission_asks_the_database_ten_times_however_many_jobs_there_are(world: World) -> None:
+def test_submission_takes_ten_statements_for_any_number_of_jobs(world: World) -> None:
     Project.objects.filter(pk=world.project.pk).update(created_by=world.colleague)
     client = world.client(world.colleague)
     statements(world, client)  # the curve is made, and that the token was used is noted
@@ -41,7 +41,7 @@ def test_a_submission_asks_the_database_ten_times_however_many_jobs_there_are(wo
     assert statements(world, client) == 10
 
 
-def test_a_prepared_question_has_the_rows_of_the_question_it_was_made_of(world: World) -> None:
+def test_prepared_values_equal_the_rows_of_their_queryset(world: World) -> None:
     def of_project(project: Any) -> Any:
         return Job.objects.filter(project=project).exclude(state="completed").values_list("pk", "state")
 
@@ -74,7 +74,7 @@ def test_a_prepared_question_takes_several_ids_and_a_time(world: World) -> None:
         PreparedRows(lambda job_id: Job.objects.filter(pk=job_id)).get("nobody")
 
 
-def test_a_prepared_question_has_the_models_and_what_is_related_to_them(world: World) -> None:
+def test_prepared_rows_equal_models_with_related_and_annotated_fields(world: World) -> None:
     def of_person(user: Any, name: Any) -> QuerySet[Membership]:
         found = Membership.objects.filter(user=user, project__name=name).select_related("project")
         return found.annotate(of_owner=Q(role="owner"))
@@ -136,7 +136,7 @@ def test_a_prepared_insert_stores_what_a_created_row_has(world: World) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_statements_are_prepared_once_in_a_session_and_again_in_the_next() -> None:
+def test_statements_are_prepared_once_per_database_session() -> None:
     projects = PreparedRows(lambda pk: Project.objects.filter(pk=pk))
     project = make.ProjectFactory.create()
 

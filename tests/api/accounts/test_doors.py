@@ -33,7 +33,7 @@ def knock(door: str, username: str, password: str = "wrong", **more: Any) -> Any
 
 @pytest.mark.usefixtures("few_failures")
 @pytest.mark.parametrize("door", DOORS)
-def test_guessing_is_stopped_at_every_door_also_for_the_right_password(db: None, door: str) -> None:
+def test_guessing_blocks_every_door_even_for_the_right_password(db: None, door: str) -> None:
     make.UserFactory.create(username="owner", is_staff=True)
     for _ in range(3):
         assert knock(door, "owner").status_code in (200, 401)
@@ -55,7 +55,7 @@ def test_another_spelling_of_the_name_is_no_fresh_start(db: None, door: str) -> 
 
 @pytest.mark.usefixtures("few_failures")
 @pytest.mark.parametrize("door", DOORS)
-def test_one_address_cannot_try_many_names_nor_many_addresses_one_name(db: None, door: str) -> None:
+def test_attempts_are_limited_by_address_and_by_username(db: None, door: str) -> None:
     answers = [knock(door, f"person{n}", REMOTE_ADDR="192.0.2.1").status_code for n in range(6)]
     assert answers[-1] == 429
     assert 429 not in answers[:-1]

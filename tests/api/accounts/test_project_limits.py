@@ -30,7 +30,7 @@ def limit(world: World, **limits: Any) -> None:
     assert answer.status_code == 200
 
 
-def test_a_person_creates_a_bounded_number_of_projects_and_may_delete_some(world: World) -> None:
+def test_project_quota_counts_archived_and_left_but_not_deleted_ones(world: World) -> None:
     limit(world, projects=2)
     assert [create(world, f"mine{n}").status_code for n in range(3)] == [201, 201, 429]
     client = world.client(world.owner)
@@ -92,7 +92,7 @@ def test_what_an_operator_creates_has_no_limit_in_sum(world: World) -> None:
     assert client.post("/api/v1/projects/", {"name": "theirs"}, format="json").status_code == 201
 
 
-def test_only_operators_set_a_persons_limits_and_only_the_person_sees_them(world: World) -> None:
+def test_only_operators_set_quotas_and_strangers_cannot_read_them(world: World) -> None:
     address = "/api/v1/users/owner/quota/"
     assert world.client(world.owner).get(address).json()["projects"] == 20
     assert world.client(world.owner).patch(address, {"projects": 99}, format="json").status_code == 403
@@ -110,7 +110,7 @@ def finish(world: World) -> None:
     Job.objects.filter(project=world.project).update(state="completed", finished_at=timezone.now())
 
 
-def test_a_project_with_unfinished_jobs_is_neither_archived_nor_deleted(world: World) -> None:
+def test_project_with_unfinished_jobs_cannot_be_archived_or_deleted(world: World) -> None:
     client = world.client(world.owner)
     for answer in (
         client.post("/api/v1/projects/vision/archive/"),
@@ -121,7 +121,7 @@ def test_a_project_with_unfinished_jobs_is_neither_archived_nor_deleted(world: W
     assert Project.objects.get(name="vision").archived_at is None
 
 
-def test_an_archived_project_is_looked_at_takes_nothing_new_and_is_restored(world: World) -> None:
+def test_archived_project_is_readable_and_read_only_until_restored(world: World) -> None:
     finish(world)
     client = world.client(world.owner)
     assert client.post("/api/v1/projects/vision/archive/").json()["archived_at"]
@@ -142,7 +142,7 @@ def test_an_archived_project_is_looked_at_takes_nothing_new_and_is_restored(worl
     assert client.post("/api/v1/jobs/", world.body(), format="json").status_code == 201
 
 
-def test_a_project_with_jobs_is_kept_and_one_without_is_deleted_with_its_code(world: World) -> None:
+def test_project_with_jobs_is_not_deleted_and_an_empty_one_is(world: World) -> None:
     finish(world)
     client = world.client(world.owner)
     kept = client.delete("/api/v1/projects/vision/")

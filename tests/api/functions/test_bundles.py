@@ -242,7 +242,7 @@ def test_code_is_read_and_never_run(tmp_path: object) -> None:
     assert found.entry == "a:Classifier"
 
 
-def test_requirements_are_normalised_so_that_equal_needs_share_an_environment() -> None:
+def test_equal_requirements_are_normalised_to_one_environment() -> None:
     first = facts(zipped(("a.py", SOURCE), ("requirements.txt", "Pandas>=2 # tables\n\nscikit_learn==1.5\n")))
     second = facts(zipped(("a.py", SOURCE), ("requirements.txt", "scikit-learn == 1.5\npandas >= 2\n")))
     assert first.requirements is not None
