@@ -51,7 +51,7 @@ def test_a_token_says_where_its_server_is_at_home(monkeypatch: pytest.MonkeyPatc
     assert InferenceCluster.objects.get() == serving
 
 
-def test_without_a_credential_for_the_inference_scheduler_nothing_is_made() -> None:
+def test_bootstrap_without_inference_credential_creates_nothing() -> None:
     with pytest.raises(CommandError, match="PUNCTUAL_INFERENCE_CREDENTIAL"):
         bootstrap("--agent", "node-1", "--inference-cluster", "serving")
     assert not EnrolmentToken.objects.exists()

@@ -173,7 +173,7 @@ def test_a_history_needs_forecasts_for_every_sample() -> None:
         follow(PUBLISHED, [0.5], periods_to_return=-1)
 
 
-def test_a_server_is_lent_only_where_usage_could_rise_by_the_hysteresis() -> None:
+def test_server_is_lent_only_if_usage_may_rise_by_the_hysteresis() -> None:
     """Without it 0.49 lends the second of two servers and 0.51 asks it back."""
     plain, steady = LendingRule(2, 0.0), LendingRule(2, 0.0, hysteresis_fraction=0.05)
     assert plain.decide(0.49, on_loan=0).lend == 1
@@ -183,9 +183,7 @@ def test_a_server_is_lent_only_where_usage_could_rise_by_the_hysteresis() -> Non
     assert steady.decide(0.51, on_loan=1).reclaim == 1
 
 
-def test_what_was_needed_a_moment_ago_is_not_lent_again_nor_what_was_lent_then_asked_back_on_a_guess() -> (
-    None
-):
+def test_recent_peaks_limit_loans_and_settled_loans_limit_reclaims() -> None:
     rule = LendingRule(10, 0.0)
     assert rule.decide(0.2, on_loan=2, recent_peak=0.65).lend == 1
     assert rule.decide(0.2, 0.6, on_loan=8).reclaim == 4
@@ -197,7 +195,7 @@ wobbles = st.lists(st.floats(-1.0, 1.0), min_size=5, max_size=60)
 
 
 @given(st.integers(1, 60), st.floats(0.2, 0.8), st.floats(0.01, 0.1), wobbles)
-def test_usage_that_wobbles_by_less_than_the_hysteresis_moves_no_server_to_and_fro(
+def test_usage_within_the_hysteresis_never_reclaims_a_lent_server(
     servers: int, middle: float, hysteresis: float, wobbles: list[float]
 ) -> None:
     usage = middle + hysteresis * 0.499 * np.array(wobbles)
@@ -208,7 +206,7 @@ def test_usage_that_wobbles_by_less_than_the_hysteresis_moves_no_server_to_and_f
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.lists(st.tuples(shares, shares), min_size=3, max_size=60))
-def test_what_came_home_stays_there_for_the_least_time_and_what_was_lent_there_unless_it_is_needed(
+def test_hold_delays_loans_and_reclaims_that_usage_does_not_need(
     servers: int, hold: int, samples: list[tuple[float, float]]
 ) -> None:
     usage, forecasts = np.array(samples).T
@@ -245,7 +243,7 @@ def test_without_hysteresis_and_least_time_it_is_the_published_rule(
         (0.9, 0.99, 1.0),
     ],
 )
-def test_a_recent_peak_is_what_was_measured_or_expected_with_its_margin(
+def test_recent_peak_is_measured_or_expected_usage_with_margin(
     measured: float | None, expected: float | None, peak: float
 ) -> None:
     rule = LendingRule(10, forecast_margin_fraction=0.05)

@@ -46,7 +46,7 @@ def about_to_grow(inference: InferenceCluster, owned: SimulatedAgent, borrowed: 
     return job
 
 
-def test_a_growth_that_is_prepared_is_broken_off_and_the_job_trains_on_undisturbed(
+def test_reclaim_cancels_a_prepared_growth_and_the_job_trains_on(
     inference: InferenceCluster,
     owned: SimulatedAgent,
     borrowed: Pair,
@@ -103,7 +103,7 @@ def test_a_hand_over_that_is_under_way_is_left_alone(
     assert order.outcome["jobs"] == {job.pk: "rescaled"}
 
 
-def test_a_first_start_that_is_broken_off_leaves_the_job_waiting_in_the_queue(
+def test_reclaim_cancels_a_first_start_and_the_job_stays_queued(
     inference: InferenceCluster,
     owned: SimulatedAgent,
     borrowed: Pair,
@@ -167,7 +167,7 @@ def test_a_restart_that_is_broken_off_waits_with_its_state(
     assert (job.state, job.failures, servers_of(job)) == (JobState.RUNNING, 1, {"node-1"})
 
 
-def test_a_growth_is_broken_off_and_the_start_of_a_promised_job_is_not(
+def test_reclaim_cancels_a_growth_but_not_a_promised_start(
     inference: InferenceCluster,
     owned: SimulatedAgent,
     borrowed: Pair,

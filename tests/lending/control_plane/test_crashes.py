@@ -90,7 +90,7 @@ def ask_back(inference: InferenceCluster, order_id: UUID) -> None:
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_an_end_before_any_statement_of_a_loan_or_reclaim_is_made_good(
+def test_crash_before_any_statement_of_a_loan_or_reclaim_is_repaired(
     inference: InferenceCluster, every: int
 ) -> None:
     """Each step dies before its n-th statement and is done again: the outcome is always that of one order."""
@@ -156,7 +156,7 @@ STEPS = st.lists(
 @pytest.mark.django_db
 @settings(suppress_health_check=list(HealthCheck), max_examples=examples(0.4))
 @given(steps=STEPS)
-def test_a_server_that_goes_home_has_no_worker_whatever_starts_and_stops(
+def test_returned_server_has_no_worker_after_any_starts_and_stops(
     steps: list[tuple[str, int]],
 ) -> None:
     with transaction.atomic():

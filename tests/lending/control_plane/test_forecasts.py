@@ -204,7 +204,7 @@ def test_a_message_that_was_lost_is_sent_again(inference: InferenceCluster) -> N
     assert TRAININGS.sweep() == 1
 
 
-def test_a_forecaster_is_trained_every_day_once_there_are_samples_of_three(
+def test_forecaster_is_trained_daily_after_three_days_of_samples(
     inference: InferenceCluster,
 ) -> None:
     report(inference, wave(2.5))
@@ -246,7 +246,7 @@ def test_servers_are_asked_back_before_usage_has_risen(inference: InferenceClust
     assert Server.objects.filter(lending_state=LendingState.ON_LOAN).count() == 4
 
 
-def test_nothing_is_asked_back_where_the_inference_scheduler_does_that_itself(
+def test_nothing_is_reclaimed_if_the_inference_scheduler_does_it(
     inference: InferenceCluster,
 ) -> None:
     expect(inference, 0.9, report(inference, [0.9]))

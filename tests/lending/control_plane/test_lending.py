@@ -51,7 +51,7 @@ def test_a_server_at_its_inference_home_gets_no_training_work(
     assert set().union(*(servers_of(job) for job in jobs)) == {"node-1"}
 
 
-def test_a_job_grows_onto_a_server_on_loan_and_leaves_it_when_it_is_asked_back(
+def test_job_grows_onto_a_loaned_server_and_leaves_it_on_reclaim(
     inference: InferenceCluster,
     owned: SimulatedAgent,
     borrowed: tuple[SimulatedAgent, SimulatedAgent],
@@ -113,7 +113,7 @@ def test_a_job_that_fits_nowhere_else_is_preempted_with_its_state(
         assert job.state == JobState.ADMITTED or job.checkpoint is not None
 
 
-def test_a_server_whose_agent_is_silent_goes_home_after_its_fence_period(
+def test_reclaimed_server_with_silent_agent_returns_after_its_fence(
     cluster: Cluster,
     inference: InferenceCluster,
     owned: SimulatedAgent,
@@ -304,7 +304,7 @@ def test_the_inference_scheduler_confirms_what_it_has_again(
         reclaim_confirm(order=order, server_names=["node-1"])
 
 
-def test_the_database_keeps_every_server_on_the_one_whitelist_of_its_state(
+def test_database_allows_only_the_whitelist_of_a_lending_state(
     inference: InferenceCluster, owned: SimulatedAgent, borrowed: tuple[SimulatedAgent, SimulatedAgent]
 ) -> None:
     wrong: list[tuple[str, dict[str, Any]]] = [
@@ -364,7 +364,7 @@ def training_on(*gpus: Any, flexible: int = 0, **fields: Any) -> Job:
     return job
 
 
-def test_a_server_with_flexible_workers_alone_goes_before_one_with_base_workers(
+def test_server_with_flexible_workers_only_is_returned_first(
     inference: InferenceCluster,
 ) -> None:
     first, second = lent_with(inference, "lent-1"), lent_with(inference, "lent-2")
@@ -377,7 +377,7 @@ def test_a_server_with_flexible_workers_alone_goes_before_one_with_base_workers(
     assert [one["gpus"] for one in choice.document["scale_ins"]] == [3]
 
 
-def test_without_marks_gpus_beyond_the_lowest_level_are_flexible_and_borrowed_ones_first(
+def test_unmarked_gpus_above_lowest_level_are_flexible_loans_first(
     inference: InferenceCluster,
 ) -> None:
     lent = lent_with(inference, "lent-1")

@@ -144,7 +144,7 @@ def test_a_job_ends_on_a_borrowed_server_as_at_home(
         ),
     ],
 )
-def test_jobs_on_borrowed_servers_go_on_when_an_operator_changes_the_policy_to(
+def test_jobs_on_borrowed_servers_survive_a_change_of_policy(
     policy: str,
     cluster: Cluster,
     inference: InferenceCluster,

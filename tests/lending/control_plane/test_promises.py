@@ -65,7 +65,7 @@ def promised(
     return job
 
 
-def test_its_growth_onto_a_server_that_is_asked_back_meanwhile_is_broken_off(
+def test_reclaim_cancels_its_growth_onto_that_server(
     inference: InferenceCluster,
     owned: SimulatedAgent,
     borrowed: tuple[SimulatedAgent, SimulatedAgent],
@@ -86,7 +86,7 @@ def test_its_growth_onto_a_server_that_is_asked_back_meanwhile_is_broken_off(
     assert coming_generation(job) == coming
 
 
-def test_it_grows_onto_its_own_kind_and_shrinks_when_that_is_asked_back(
+def test_it_grows_onto_its_own_kind_and_shrinks_on_reclaim(
     inference: InferenceCluster,
     owned: SimulatedAgent,
     borrowed: tuple[SimulatedAgent, SimulatedAgent],

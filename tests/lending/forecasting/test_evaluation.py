@@ -80,7 +80,7 @@ def test_a_reclaim_in_vain_is_ahead_but_was_not_needed() -> None:
     assert (seen.reclaims, seen.ahead, seen.ahead_and_needed) == (1, 1, 0)
 
 
-def test_servers_asked_back_for_usage_and_for_the_forecast_are_told_apart() -> None:
+def test_reclaims_for_usage_and_for_forecasts_are_counted_apart() -> None:
     seen = reclaims_ahead(TEN, [0.2, 0.4, 0.6], [0.2, 0.6, 0.6])
     assert (seen.reclaims, seen.ahead, seen.servers, seen.servers_ahead) == (1, 0, 4, 2)
 
@@ -122,7 +122,7 @@ def test_on_the_daily_curve_forecast_and_headroom_each_help() -> None:
     )
 
 
-def test_a_margin_from_past_errors_leaves_as_many_periods_short_as_it_says() -> None:
+def test_margin_from_past_errors_holds_its_share_of_short_periods() -> None:
     found = forecast_errors(SERIES.usage, [Ridge()])
     said, truth = found.forecasts["ridge"], found.truth
     margin = margin_covering(said[:720], truth[:720], 0.99)

@@ -76,7 +76,7 @@ def test_it_stops_early_when_nothing_gets_better() -> None:
     assert report.epochs == 4
 
 
-def test_training_leaves_threads_and_random_numbers_of_the_process_alone() -> None:
+def test_training_leaves_thread_count_and_random_state_unchanged() -> None:
     samples = daily_usage(DailyCurve(days=3), seed=0).usage
     threads, state = torch.get_num_threads(), torch.random.get_rng_state()
     forecaster = LongShortTermMemory(training=Training(epochs=1))
