@@ -49,7 +49,7 @@ def test_every_published_value_has_a_row_and_every_deviation_a_cause(found):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_calls_and_payloads_cost_widens_the_distance_to_layer_wise(variant):
+def test_charged_costs_widen_the_gap_to_layer_wise_compression(variant):
     for model in NAMES:
         for codec in CODECS:
             plain = evaluated(ONE_SERVER, model, codec)

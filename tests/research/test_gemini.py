@@ -169,7 +169,7 @@ def run(seed=0, **changed):
     return FailingJob(replace(SMALL, **changed), seed).run()
 
 
-def test_failures_of_processes_load_from_local_memory_and_lose_one_iteration():
+def test_process_failures_load_local_memory_and_lose_one_iteration():
     record = run(hardware_share=0.0)
     assert set(record.tiers) == {Tier.LOCAL}
     assert set(record.lost_iterations) == {1}
@@ -190,7 +190,7 @@ def test_servers_that_have_to_be_waited_for_cost_time():
     assert late.effective_share < spare.effective_share
 
 
-def test_without_points_in_memory_every_failure_goes_to_durable_storage():
+def test_without_memory_points_failures_load_durable_storage():
     record = run(in_memory=False)
     assert set(record.tiers) == {Tier.DURABLE}
     period = SMALL.durable_period_seconds + SMALL.durable_load_seconds

@@ -64,7 +64,7 @@ def test_a_failure_of_processes_moves_no_byte():
     assert {one.tier for one in found.sources} == {Tier.LOCAL}
 
 
-def test_a_third_checkpoint_that_is_incomplete_resumes_from_the_second():
+def test_incomplete_third_checkpoint_resumes_from_the_second():
     """A failure at iteration 310, checkpoints every 100, the third is not complete: resume from 200."""
     placement = place(2, 2)
     kept = [

@@ -60,7 +60,7 @@ def test_published_values_stand_beside_ours_with_how_each_was_made(made):
         )
 
 
-def test_every_deviation_has_an_explanation_or_is_counted_as_unexplained(made):
+def test_each_deviation_is_explained_or_counted_as_unexplained(made):
     _, found, _ = made
     beyond = [row for figure in found["figures"] for row in figure["rows"] if row["beyond_band"]]
     assert beyond
@@ -99,7 +99,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_shows_every_row(made):
     assert own.count("simulated, policy ") >= len(found["figures"][0]["rows"])
 
 
-def test_without_traces_only_what_needs_none_is_run_and_the_originals_are_named(tmp_path, monkeypatch):
+def test_without_traces_only_trace_free_figures_run(tmp_path, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(public_traces, "DEFAULT_FOLDER", tmp_path / "nothing")
     _, found = reproduce(tmp_path / "made", "--only", "fig6b,fig8b,vectors")
@@ -140,7 +140,7 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path, options, message):
         call_command("reproduce", "elasticflow", "--folder", str(tmp_path), *options, stderr=io.StringIO())
 
 
-def test_missing_traces_in_a_folder_make_a_report_and_an_error_that_names_them(small_traces, tmp_path):
+def test_missing_traces_are_named_in_an_error_beside_the_report(small_traces, tmp_path):
     with pytest.raises(CommandError, match=r"11 runs are missing: trace t4_195job is not on this machine"):
         reproduce(tmp_path / "made", "--only", "fig8a")
     assert (tmp_path / "made" / "report.html").is_file()

@@ -65,7 +65,7 @@ def test_another_policy_may_change_without_making_results_old():
     )
 
 
-def test_what_a_paper_keeps_of_a_run_makes_results_old_when_it_changes():
+def test_code_digest_covers_a_papers_own_results_module_only():
     """Each paper's own module of results, and no other paper's. Planners' papers keep none: they compute."""
     keep = [paper for paper in PAPERS if find_spec(f"research.{paper}.results")]
     assert {"elasticflow", "lyra", "gemini"} <= set(keep)
@@ -112,7 +112,7 @@ def test_a_result_that_cannot_be_read_is_made_again(tmp_path):
     assert (again.reused, again.by_spec[SMALL].met) == (0, first.by_spec[SMALL].met)
 
 
-def test_an_interrupted_run_keeps_what_was_finished_and_goes_on_from_there(tmp_path, monkeypatch):
+def test_interrupted_run_keeps_finished_results_and_resumes(tmp_path, monkeypatch):
     specs = [SMALL, replace(SMALL, policy="tiresias"), replace(SMALL, policy="themis")]
 
     def interrupted(done, count, name):

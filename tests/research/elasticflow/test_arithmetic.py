@@ -37,7 +37,7 @@ def pairs(published, series, places):
     return [(published.get("8b", ELASTICFLOW, place), published.get("8b", series, place)) for place in places]
 
 
-def test_the_mean_of_ratios_over_ten_traces_is_what_the_paper_calls_the_average(published):
+def test_published_average_is_the_mean_of_ratios_over_ten_traces(published):
     means = {series: both_means(pairs(published, series, fig8b.CLUSTERS)) for series in BASELINES}
     assert {series: each.mean_of_ratios for series, each in means.items()} == pytest.approx(
         {"EDF": 13.13, "Gandiva": 2.58, "Tiresias": 2.15, "Themis": 1.76, "Chronus": 1.69}, abs=0.006
@@ -48,7 +48,7 @@ def test_the_mean_of_ratios_over_ten_traces_is_what_the_paper_calls_the_average(
         assert means[series].mean_of_ratios == pytest.approx(STATED_MEAN_OF_RATIOS[series], abs=0.02)
 
 
-def test_the_ratio_of_means_over_all_eleven_traces_is_far_smaller_for_edf(published):
+def test_ratio_of_means_over_eleven_traces_is_far_smaller_for_edf(published):
     means = {
         series: both_means(pairs(published, series, (*fig8b.CLUSTERS, fig8b.PHILLY))).ratio_of_means
         for series in BASELINES
@@ -74,7 +74,7 @@ def test_a_mean_leaves_out_what_is_missing_and_what_has_no_ratio():
     assert both_means([]).mean_of_ratios is None
 
 
-def test_shares_have_an_absolute_band_and_other_metrics_a_relative_one():
+def test_shares_have_an_absolute_band_and_other_metrics_a_relative():
     assert not row("edf", "EDF", 0.30, 0.35).beyond_band
     assert row("edf", "EDF", 0.30, 0.351).beyond_band
     assert not row("edf", "EDF", 200.0, 219.0, shares=False).beyond_band

@@ -28,7 +28,7 @@ def test_a_value_that_nothing_accounts_for_stays_unexplained():
     assert causes([row("fifo", "FIFO", 0.9, 0.3)]) == {}
 
 
-def test_the_text_of_a_policy_is_a_cause_only_where_the_code_of_it_comes_nearer():
+def test_policy_text_is_a_cause_only_if_the_published_code_is_closer():
     text = row("edf", "EDF", 0.12, 0.67, variant=Variant.AS_DESCRIBED)
     near = row("edf_artifact", "EDF", 0.12, 0.118, variant=Variant.AS_PUBLISHED)
     name = "The published code is not what the text describes"
@@ -36,7 +36,7 @@ def test_the_text_of_a_policy_is_a_cause_only_where_the_code_of_it_comes_nearer(
     assert name not in causes([text, replace(near, ours=0.7)])
 
 
-def test_deciding_one_by_one_is_borne_out_by_the_authors_simulator_changed_in_that_alone():
+def test_one_by_one_is_a_cause_if_the_authors_simulator_confirms_it():
     flow = row("elasticflow", "ElasticFlow", 0.667, 0.79, variant=Variant.ONE_BY_ONE)
     found = causes([flow])["Newcomers are decided one by one"]
     assert found == "the authors' simulator with this alone changed gives 0.785; ours 0.790"
@@ -50,7 +50,7 @@ def test_without_such_a_run_the_batches_of_a_slot_speak_for_it():
     assert found == "deciding the newcomers of a slot together gives 0.700 here, one by one 0.800"
 
 
-def test_a_published_value_that_the_authors_simulator_does_not_give_is_told():
+def test_cause_names_a_value_that_the_authors_simulator_contradicts():
     found = causes([row("edf_artifact", "EDF", 0.118, 0.22, authors=0.216)])
     assert "authors' simulator 0.216" in found["The authors' simulator gives another value as well"]
 

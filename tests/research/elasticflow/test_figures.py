@@ -16,7 +16,7 @@ from tests.research.elasticflow.small import context, result
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_both_means_of_figure_8b_are_over_the_traces_run_on_both_sides():
+def test_both_means_of_figure_8b_cover_only_traces_with_runs():
     published = {
         ("8b", "ElasticFlow", "cluster10"): 0.9, ("8b", "EDF", "cluster10"): 0.3,
         ("8b", "ElasticFlow", "cluster06"): 0.6, ("8b", "EDF", "cluster06"): 0.1,
@@ -67,7 +67,7 @@ def test_best_effort_gains_are_held_against_gandiva_as_published():
     assert not row.beyond_band
 
 
-def test_punctual_is_held_against_every_policy_on_the_same_jobs_and_cluster():
+def test_punctual_is_compared_only_on_the_same_jobs_and_cluster():
     base = fig8b.base("cluster10")
     runs = {
         replace(base, policy="punctual"): result(180, 200),

@@ -22,7 +22,7 @@ def with_public_data():
 
 
 @pytest.mark.parametrize("policy", ["edf_artifact", "tiresias"])
-def test_makespan_and_deadlines_of_figure_10_come_out_as_in_the_published_logs(policy):
+def test_figure_10_matches_the_published_makespan_and_deadlines(policy):
     """Nothing of its jobs is drawn without a seed, and these two policies are deterministic."""
     series = {"edf_artifact": "EDF", "tiresias": "Tiresias"}[policy]
     result = replace(fig10.BASE, policy=policy).run()

@@ -55,7 +55,7 @@ def made_up(**by_scheme: RunResult) -> Context:
     return Context(Published({}, "by hand"), Results(found), full=False)
 
 
-def test_a_ratio_is_of_sums_over_all_seeds_and_its_interval_is_around_it() -> None:
+def test_ratio_is_of_sums_over_seeds_and_lies_within_its_interval() -> None:
     one, other = result([10, 20, 30, 40], [1] * 4), result([5, 10, 15, 20], [1] * 4)
     ratio = mean_ratio([(one, other), (one, other)], WAITING)
     assert ratio is not None
@@ -69,7 +69,7 @@ def test_a_ratio_is_of_sums_over_all_seeds_and_its_interval_is_around_it() -> No
     assert mean_ratio([], WAITING) is None
 
 
-def test_what_must_hold_is_told_by_its_figures_and_unknown_without_runs() -> None:
+def test_requirement_shows_figures_and_is_unknown_without_runs() -> None:
     better, worse = result([1] * 8, [50] * 8, overall=0.6), result([10] * 8, [100] * 8, overall=0.5)
     checks = {check.name: check for check in must_hold(made_up(basic=better, baseline=worse))}
     assert checks["Must hold: queuing time basic < baseline"].met
@@ -159,7 +159,7 @@ def test_a_trace_is_brought_to_the_load_that_is_asked_for() -> None:
     assert cut.submitted_at[-1] == pytest.approx(5 * day)
 
 
-def test_one_job_of_a_hundred_asks_for_much_of_the_cluster_and_hardly_more_work() -> None:
+def test_one_job_of_a_hundred_is_large_and_adds_little_work() -> None:
     usual = BASELINE.spec(replace(SCALED, trace="lyra_scaled:jobs=1000"))
     small, large = workload_of(usual), workload_of(replace(usual, large_jobs=0.65))
     asked = np.flatnonzero(large.requested_gpus != small.requested_gpus)
@@ -230,7 +230,7 @@ def test_the_command_reports_the_worked_examples(tmp_path: Any) -> None:
     assert "of what should hold is met" in page
 
 
-def test_a_figure_of_another_paper_is_refused_with_the_names_there_are() -> None:
+def test_unknown_figure_is_refused_with_the_known_names() -> None:
     with pytest.raises(CommandError, match="table35"):
         call_command("reproduce", "lyra", "--only", "fig8a")
 
