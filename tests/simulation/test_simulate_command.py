@@ -148,7 +148,7 @@ def test_ctrl_c_leaves_the_results_of_the_time_until_then(
     assert "simulating 30 jobs" in capsys.readouterr().err
 
 
-def test_servers_that_end_their_memory_and_numbers_of_workers_are_read_from_files(tmp_path: Path) -> None:
+def test_server_ends_memory_and_worker_counts_are_read_from_files(tmp_path: Path) -> None:
     (tmp_path / "throughput.csv").write_text(
         "gpu_type,model,global_batch_size,num_gpu,iterations_per_second,worker_memory_gb\n"
         "A100,experts,36,3,3.0,4\nA100,experts,36,6,5.0,40\n"
@@ -195,7 +195,7 @@ def test_a_wrong_file_of_ends_is_refused_with_its_line(tmp_path: Path, lines: st
 @pytest.mark.parametrize(
     ("counts", "message"), [("3 six", "such as 3 6 12"), ("6 3", "ascending"), ("5", "none of")]
 )
-def test_numbers_of_workers_that_cannot_be_are_refused_with_their_line(
+def test_impossible_worker_counts_are_refused_with_their_line(
     tmp_path: Path, counts: str, message: str
 ) -> None:
     (tmp_path / "throughput.csv").write_text(

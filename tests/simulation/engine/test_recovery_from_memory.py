@@ -66,7 +66,7 @@ def test_a_second_loss_after_the_job_trains_again_is_another_recovery() -> None:
     assert outcome.counts.get("recoveries_from_durable", 0) == 0
 
 
-def test_durable_states_are_as_frequent_as_without_a_recovery_from_memory() -> None:
+def test_recovery_from_memory_does_not_postpone_durable_states() -> None:
     """8 s after its start a job goes on from memory. 2 s after that its state is due to be stored, and that
     is what is left once both copies are gone."""
     outcome = run([Job(0, 400, curve=ON_FOUR)], lost(8.0, 0), lost(20.0, 1), lost(21.0, 2), servers=4)

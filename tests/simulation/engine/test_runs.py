@@ -45,7 +45,7 @@ def test_the_fig_3_example_is_met_by_elasticflow() -> None:
     assert outcome.jobs.completed_at == pytest.approx([3.0, 3.0])
 
 
-def test_newcomers_of_one_instant_are_decided_one_by_one_or_all_or_none() -> None:
+def test_simultaneous_newcomers_are_decided_singly_or_as_a_batch() -> None:
     jobs = [Job(0, 3, 3, C3), Job(0, 4, 3, C3), Job(0, 3, 3, C3)]
     one_by_one = run(jobs, gpus=2)
     assert one_by_one.jobs.promised == (True, False, True)
@@ -93,7 +93,7 @@ def test_a_lost_server_costs_the_work_since_the_last_checkpoint() -> None:
     assert outcome.counts["failures"] == 1
 
 
-def test_a_server_that_is_back_before_it_was_fenced_runs_its_jobs_from_their_checkpoint() -> None:
+def test_server_back_before_its_fence_resumes_jobs_from_checkpoints() -> None:
     imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=60.0)
     jobs = [Job(0, 400, curve={1: 1.0, 2: 2.0, 4: 4.0})]
     moments = (Happening(37.0, HappeningKind.SERVER_LOST, 0), Happening(47.0, HappeningKind.SERVER_BACK, 0))
@@ -117,7 +117,7 @@ def test_within_the_reserve_a_promise_survives_a_lost_server() -> None:
     assert careful.broken == {}
 
 
-def test_a_standby_server_takes_a_lost_ones_place_so_that_promises_stay() -> None:
+def test_standby_server_replaces_a_lost_one_and_keeps_promises() -> None:
     imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
     jobs = [Job(0, 200, 65.0, LINEAR), Job(0, 200, 65.0, LINEAR)]
     lost = [Happening(10.0, HappeningKind.SERVER_LOST, number) for number in (1, 2)]
@@ -155,7 +155,7 @@ def test_a_server_that_is_back_stands_by() -> None:
     assert max(used.values()) == 8, "two servers are used at any time, before the loss and after the return"
 
 
-def test_beyond_the_reserve_what_breaks_is_reported_and_the_rest_is_kept() -> None:
+def test_losses_beyond_the_reserve_report_only_the_broken_promises() -> None:
     imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
     jobs = [Job(0, 200, 52.0, LINEAR), Job(0, 40, 60.0, LINEAR)]
     outcome = run(
@@ -242,7 +242,7 @@ def test_efficiency_on_several_kinds_is_told_by_each_kinds_own_speeds() -> None:
     assert outcome.cluster.cluster_efficiency.max() == pytest.approx(1.0)
 
 
-def test_slower_hardware_than_measured_breaks_a_tight_promise_unless_a_margin_is_kept() -> None:
+def test_slow_hardware_breaks_a_tight_promise_without_a_margin() -> None:
     jobs = [Job(0, 100, 27.0, LINEAR)]
     slow = Imperfections(profile_error=0.2)
     seed = next(seed for seed in range(50) if run(jobs, seed=seed, imperfections=slow).broken)

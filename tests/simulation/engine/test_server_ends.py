@@ -61,7 +61,7 @@ def test_nobody_is_caught_and_every_invariant_holds(seed: int, policy: str, lend
 LONG = {1: 1.0, 2: 2.0, 4: 4.0}
 
 
-def test_best_effort_work_uses_a_server_to_its_end_and_goes_on_elsewhere() -> None:
+def test_best_effort_job_uses_a_server_to_its_end_then_moves() -> None:
     jobs = [Job(0.0, 200.0, curve=LONG), Job(0.0, 200.0, curve=LONG)]
     ends = (KnownEnd(1, 40.0),)
     outcome = Simulation(workload(jobs), settings("punctual", 2, 4, known_ends=ends)).run()
@@ -88,7 +88,7 @@ def test_a_job_that_nobody_can_move_is_caught_and_counted() -> None:
     assert outcome.counts["jobs_caught_by_ends"] == 1
 
 
-def test_a_scenarios_jobs_and_another_kind_on_loan_are_refused_in_one_line() -> None:
+def test_known_ends_with_scenario_jobs_are_refused() -> None:
     asked = settings("lyra", 2, 4, known_ends=(KnownEnd(0, 5.0),))
     with pytest.raises(ValueError, match="measured curves"):
         Simulation(workload([Job(0.0, 5.0)]), replace(asked, sharing=SharingSettings(ScenarioRules())))

@@ -62,7 +62,7 @@ def test_a_job_that_fits_nowhere_is_declined_with_the_live_reason() -> None:
     assert "host memory, more than every server has for each GPU" in said[0]
 
 
-def test_the_smallest_server_says_what_a_worker_is_sure_of_unless_it_is_left_out() -> None:
+def test_smallest_server_bounds_worker_memory_unless_left_out() -> None:
     job = needing(dict.fromkeys(LINEAR, 8.0), Job(0.0, 40.0, 500.0, curve=LINEAR))
     sizes = (40 * GB, 20 * GB)
     assert not any(run(job, server_memory_bytes=sizes).jobs.promised)

@@ -34,7 +34,7 @@ def test_the_synthetic_curve_has_the_published_statistics(seed: int) -> None:
     assert series.usage.max() <= 0.95
 
 
-def test_the_synthetic_day_is_lowest_before_dawn_and_highest_for_four_hours_at_night() -> None:
+def test_synthetic_day_is_lowest_before_dawn_and_highest_at_night() -> None:
     expected = daily_usage(DailyCurve(days=1), seed=0).expected
     assert expected is not None
     assert expected.argmin() == 5 * HOUR
@@ -48,7 +48,7 @@ def test_about_171_of_520_servers_can_be_lent_on_average() -> None:
     assert lendable.mean() == pytest.approx(171, abs=3)
 
 
-def test_the_same_seed_gives_the_same_days_and_fewer_days_the_first_of_them() -> None:
+def test_same_seed_gives_same_days_and_fewer_days_are_a_prefix() -> None:
     long, short, other = (
         read_usage(f"bursty:days={days},seed={seed}") for days, seed in ((4, 1), (2, 1), (2, 2))
     )
@@ -100,7 +100,7 @@ def test_a_curve_beyond_the_cluster_is_refused() -> None:
         read_usage("daily:trough=0.7")
 
 
-def test_usage_at_a_time_is_that_of_its_period_and_goes_on_by_whole_days() -> None:
+def test_usage_is_constant_in_a_period_and_repeats_by_whole_days() -> None:
     usage = np.linspace(0.1, 0.9, DAY + HOUR)
     series = UsageSeries("some", "test", usage, start_seconds=600.0)
     assert series.at(600.0) == usage[0]
@@ -217,7 +217,7 @@ def test_ten_minute_means_hold_for_two_periods(tmp_path: Path) -> None:
     assert series.start_seconds == 6 * 3600
 
 
-def test_of_a_demand_curve_with_a_long_silence_the_longest_stretch_is_taken(tmp_path: Path) -> None:
+def test_longest_stretch_without_gap_of_a_demand_curve_is_used(tmp_path: Path) -> None:
     later = "".join(f"2020-05-02 07:{minute:02d}:00,64,{minute},0\n" for minute in (5, 10, 15, 20))
     silent = "2020-05-02 07:25:00,64,,0\n"
     series = read_usage(str(write(tmp_path, "earth.csv", helios(1, 64) + later + silent)))
@@ -242,7 +242,7 @@ def test_what_is_wrong_with_a_demand_curve_is_said_with_its_place(
         read_usage(str(write(tmp_path, "earth.csv", text)))
 
 
-def test_a_demand_curve_that_is_not_here_is_answered_with_where_it_is_to_be_had(
+def test_missing_demand_curve_is_refused_with_its_public_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))

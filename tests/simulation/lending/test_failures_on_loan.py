@@ -67,7 +67,7 @@ def check(seeds: range, reserve: int) -> None:
 
 
 @pytest.mark.parametrize("reserve", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_no_invariant_is_violated_and_the_reserve_covers_a_borrowed_server_too(reserve: int) -> None:
+def test_invariants_hold_and_the_reserve_covers_borrowed_servers(reserve: int) -> None:
     check(range(50_000, 50_000 + IN_EVERY_RUN), reserve)
 
 
@@ -108,7 +108,7 @@ def test_a_job_begins_again_when_the_server_that_it_was_on_is_back() -> None:
     assert completion_seconds(outcome)[1] == 2_000.0 + 1_200.0 - 1.0
 
 
-def test_a_broken_server_goes_home_when_it_is_asked_back_and_counts_as_missing_there() -> None:
+def test_broken_server_returns_on_reclaim_and_counts_as_shortfall() -> None:
     outcome = lent_while(
         usage_of(0.0, 0.0, 0.0, 1.0, *[0.0] * 36),
         Happening(700.0, HappeningKind.SERVER_LOST, FIRST),
@@ -132,7 +132,7 @@ def test_a_broken_server_is_given_back_after_the_others() -> None:
     assert np.flatnonzero(simulation.lender.pool.on_loan).tolist() == [FIRST], "two of three were wanted"
 
 
-def test_a_silent_server_that_is_asked_back_goes_when_it_is_heard_of_again() -> None:
+def test_silent_server_returns_on_reclaim_when_heard_again() -> None:
     outcome = lent_while(
         usage_of(*[0.0] * 3, *[1.0] * 37),
         Happening(700.0, HappeningKind.AGENT_SILENT, FIRST),
@@ -148,9 +148,7 @@ def test_a_silent_server_that_is_asked_back_goes_when_it_is_heard_of_again() -> 
 
 @pytest.mark.parametrize("policy", ["lyra", "opportunistic", "fifo"])
 @pytest.mark.parametrize("seed", range(3))
-def test_policies_that_share_out_workers_go_on_after_failures_of_both_kinds_of_servers(
-    policy: str, seed: int
-) -> None:
+def test_sharing_policies_survive_failures_of_both_server_kinds(policy: str, seed: int) -> None:
     chosen = Random(seed)
     jobs = [
         Job(chosen.uniform(300, 3_000), 1, chosen.randint(1, 4), submitted_at=300.0 * number, fungible=True)

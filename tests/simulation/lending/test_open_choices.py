@@ -38,7 +38,7 @@ MOVES = TwoPhaseOptions(elastic_moves=True)
 LENT_FROM_300_SECONDS = {"inference_servers": 5, "usage": usage_of(*[0] * 40)}
 
 
-def test_an_elastic_job_moves_when_servers_are_lent_pauses_and_keeps_its_progress() -> None:
+def test_moving_elastic_job_pauses_and_keeps_its_progress() -> None:
     """Four GPUs until 300 s; then sixteen borrowed ones, each a third as fast, after 63 s."""
     job = Job(1000.0, 4, 8, fungible=True)
     stays = run([job], servers=1, gpus_per_server=4, **LENT_FROM_300_SECONDS)
@@ -50,7 +50,7 @@ def test_an_elastic_job_moves_when_servers_are_lent_pauses_and_keeps_its_progres
     assert moves.jobs.preemptions.tolist() == [0]
 
 
-def test_a_job_that_takes_longer_than_servers_are_lent_moves_once_and_ends_on_owned_servers() -> None:
+def test_job_longer_than_loans_moves_once_and_ends_on_owned_servers() -> None:
     """Servers are lent for half an hour at a time; the job takes an hour on them, and begins anew when it is
     preempted."""
     half_hours = usage_of(*[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1] * 8)
@@ -61,7 +61,7 @@ def test_a_job_that_takes_longer_than_servers_are_lent_moves_once_and_ends_on_ow
     assert completion_seconds(outcome) == pytest.approx([2100 + 63 + 3600])
 
 
-def test_owned_servers_that_a_move_leaves_serve_a_job_that_waited_for_them() -> None:
+def test_owned_servers_left_by_a_move_serve_a_waiting_job() -> None:
     jobs = [Job(1000.0, 4, 8, fungible=True), Job(100.0, 8, 8, submitted_at=10.0)]
     stays = run(jobs, **LENT_FROM_300_SECONDS)
     assert completion_seconds(stays)[1] == pytest.approx(1090.0)
@@ -70,7 +70,7 @@ def test_owned_servers_that_a_move_leaves_serve_a_job_that_waited_for_them() -> 
 
 
 @pytest.mark.parametrize(("retry_when_freed", "other_waits"), [(False, 990.0), (True, 40.0)])
-def test_gpus_are_kept_for_a_scattered_job_at_every_look_or_only_after_an_end(
+def test_gpus_for_a_fragmented_job_are_kept_always_or_after_an_end(
     retry_when_freed: bool, other_waits: float
 ) -> None:
     """Three GPUs are free on each of two servers: no place for a worker of four, and enough for five workers
@@ -93,7 +93,7 @@ def test_a_scattered_job_is_tried_again_when_a_server_is_lent() -> None:
     assert outcome.jobs.waiting_seconds.tolist() == [0.0, 0.0, 290.0]
 
 
-def test_a_mixing_job_on_one_kind_is_as_fast_as_any_or_pays_for_being_able_to_mix() -> None:
+def test_mixing_job_on_one_kind_pays_for_mixing_only_if_set() -> None:
     jobs = [Job(700.0, 4, 4, mixes=True), Job(700.0, 4, 4)]
     ranges = ranges_of(jobs)
     usual = worker_tables(ranges, np.array([700.0, 700.0]))
@@ -104,7 +104,7 @@ def test_a_mixing_job_on_one_kind_is_as_fast_as_any_or_pays_for_being_able_to_mi
     assert paying.rate(0, 1, 9) == usual.rate(0, 1, 9), "mixing costs it once"
 
 
-def test_the_scheduler_knows_that_mixing_costs_no_more_than_being_able_to() -> None:
+def test_scheduler_charges_mixing_once() -> None:
     rules = replace(RULES[Scenario.HETEROGENEOUS], mixing_efficiency_alone=0.7)
     assert SharingSettings(rules=rules).choices.efficiency == pytest.approx(1.0)
     assert SharingSettings(rules=RULES[Scenario.HETEROGENEOUS]).choices.efficiency == 0.7

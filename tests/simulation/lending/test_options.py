@@ -96,7 +96,7 @@ def other_value(told: Option) -> Any:
     return OTHER_WORDS[told.name] if told.words else OTHER_NUMBERS.get(told.name, 1)
 
 
-def test_every_choice_of_lyras_is_on_the_command_line_and_told_in_the_report(tmp_path: Path) -> None:
+def test_all_lyra_choices_are_options_and_appear_in_the_report(tmp_path: Path) -> None:
     """A choice is one line in one dataclass: nothing here names the truth values among them."""
     given = {told.name: other_value(told) for told in OFFERED}
     flags = [
@@ -200,7 +200,7 @@ def test_workers_are_no_larger_than_a_server(tmp_path: Path) -> None:
     assert facts["preemptions"] == 0
 
 
-def test_a_recorded_snapshot_keeps_the_choices_and_one_from_before_them_is_read() -> None:
+def test_snapshots_with_and_without_two_phase_choices_unpack() -> None:
     asked = Snapshot(0.0, 0.0, (), (), settings=PlannerSettings(two_phase=TwoPhaseOptions(naive=True)))
     assert unpack_snapshot(pack_snapshot(asked)).settings == asked.settings
     plain = Snapshot(0.0, 0.0, (), ())

@@ -52,7 +52,7 @@ def split(monkeypatch: pytest.MonkeyPatch) -> type[FixedSplit]:
         ((3, 5), 62.0, 24.0),
     ],
 )
-def test_v3_two_elastic_jobs_on_eight_workers_end_as_their_static_split_says(
+def test_v3_two_elastic_jobs_end_as_their_static_split_says(
     split: type[FixedSplit], workers: tuple[int, int], first: float, second: float
 ) -> None:
     split.split = workers

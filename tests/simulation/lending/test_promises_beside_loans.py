@@ -83,7 +83,7 @@ def test_no_reclaim_makes_a_promised_job_late(seed: int, usage: str, kind: str) 
 
 
 @pytest.mark.parametrize("seed", [24, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (10, 35))])
-def test_room_for_a_reclaim_makes_no_other_promised_job_move_and_be_late(seed: int) -> None:
+def test_room_for_a_reclaim_makes_no_promised_job_late(seed: int) -> None:
     """In these runs it did when jobs were planned anew one by one to have it."""
     facts = summary(run(seed, "daily", OWN_KIND, "jobs=200,mean_interarrival_seconds=900"))
     assert facts["admitted_late"] == 0
@@ -132,7 +132,7 @@ def test_promised_jobs_never_run_on_borrowed_servers_of_another_kind(seed: int) 
 
 
 @SOME_SEEDS
-def test_deadlines_are_met_as_often_and_best_effort_ends_sooner_with_loans_than_without(
+def test_loans_keep_deadlines_and_end_best_effort_sooner(
     seeds: Sequence[int],
 ) -> None:
     """What best effort holds in a slot decides what a newcomer can have of it, so single jobs differ either

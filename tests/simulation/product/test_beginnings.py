@@ -61,9 +61,7 @@ def test_jobs_begin_on_gpus_that_are_there_each_with_one_job(
 
 
 @given(state=states(), lent=some.integers(0, 4))
-def test_on_as_many_servers_nobody_loses_own_gpus_but_to_a_size_that_was_never_measured(
-    state: LiveState, lent: int
-) -> None:
+def test_job_keeps_its_own_gpus_unless_their_number_is_unmeasured(state: LiveState, lent: int) -> None:
     jobs = sorted(state.jobs, key=lambda job: job.id)
     for job, one in zip(jobs, under_way(state, state.servers, GPUS, lent_servers=lent), strict=True):
         own = [place for place in job.placement if place[0] < state.servers]
@@ -82,7 +80,7 @@ POLICIES = ("punctual", "lyra", "edf", "tiresias")
     servers=some.lists(some.integers(1, 4), min_size=1, max_size=4),
     lent=some.lists(some.integers(0, 3), max_size=4),
 )
-def test_each_combination_is_run_once_and_policies_without_loans_once_for_each_size(
+def test_each_combination_runs_once_and_without_loans_once_per_size(
     policies: list[str], servers: list[int], lent: list[int]
 ) -> None:
     request = StudyRequest("trace", tuple(policies), inference_servers=tuple(lent))

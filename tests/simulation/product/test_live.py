@@ -111,7 +111,7 @@ def test_whoever_was_asked_before_is_asked_first(
     assert workload.submitted_at[0] < 0.0 == workload.submitted_at[1]
 
 
-def test_the_same_cluster_gives_the_verdicts_that_the_live_planner_gave(
+def test_simulated_live_cluster_repeats_the_live_verdicts(
     nodes: list[SimulatedAgent],
     submit: Submit,  # noqa: F811 - the fixture
     start: Callable[..., SimulationStudy],
@@ -157,7 +157,7 @@ def test_a_running_job_goes_on_as_it_is_and_pays_for_no_new_start(
         assert summary["rescales"] + summary["migrations"] + summary["preemptions"] == 0
 
 
-def test_a_cluster_without_a_jobs_servers_breaks_its_promise_and_says_so(
+def test_cluster_without_the_servers_of_a_job_breaks_its_promise(
     nodes: list[SimulatedAgent],
     submit: Submit,  # noqa: F811 - the fixture
     start: Callable[..., SimulationStudy],

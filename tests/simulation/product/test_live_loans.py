@@ -130,7 +130,7 @@ def check_invariants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Simulation, "__init__", checked)
 
 
-def test_a_job_on_a_borrowed_server_goes_on_there_where_as_many_are_lent(
+def test_borrowed_job_stays_on_loans_where_as_many_are_lent(
     grown: Job,
     start: Start,
     store: Any,
@@ -183,7 +183,7 @@ def test_jobs_come_with_their_curves_on_the_kind_that_is_lent(
     assert loans.on_loan.max() > 0
 
 
-def test_without_an_inference_cluster_the_kind_is_the_clusters_own_and_the_curve_synthetic(
+def test_without_inference_cluster_own_kind_and_synthetic_curve_apply(
     owned: SimulatedAgent,  # noqa: F811 - the fixture
     submit: Submit,  # noqa: F811 - the fixture
     start: Start,
@@ -302,7 +302,7 @@ def test_a_run_ends_though_a_job_can_run_nowhere(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["opportunistic", "afs"])
-def test_policies_that_share_out_workers_go_on_from_what_is_borrowed_now(
+def test_sharing_policies_start_from_the_present_loans(
     grown: Job, start: Start, store: Any, policy: str
 ) -> None:
     study = start(**{**LIVE, "policies": (policy,)}, inference_servers=(2,), headroom=0.0)

@@ -155,7 +155,7 @@ def test_what_is_left_out_is_as_on_the_live_platform(client: APIClient) -> None:
 
 
 @pytest.mark.django_db
-def test_policies_that_use_no_borrowed_servers_run_once_without_and_it_is_said(client: APIClient) -> None:
+def test_policies_without_loans_run_once_and_a_note_says_so(client: APIClient) -> None:
     study = started(client, policies=["punctual", "edf"], servers=[2, 3], inference_servers=[4, 8])
     assert [(run["policy"], run["servers"], run["inference_servers"]) for run in study["runs"]] == [
         ("punctual", 2, 4),
@@ -197,7 +197,7 @@ def test_what_is_asked_of_loans_reaches_the_run(start: Start) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_without_loans_is_as_it_is_in_a_study_that_lends_nothing(start: Start) -> None:
+def test_run_without_loans_equals_one_of_a_study_without_loans(start: Start) -> None:
     summaries = []
     for lent in ((), (0, 8)):
         run = runs_of(start(policies=("punctual",), inference_servers=lent))[0]

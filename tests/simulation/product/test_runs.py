@@ -167,7 +167,7 @@ def test_a_queued_run_is_cancelled_at_once_and_never_begun(start: Start) -> None
     assert not execute_run(runs_of(study)[0].pk)
 
 
-def test_a_run_whose_worker_died_is_queued_again_and_finished_by_another(start: Start) -> None:
+def test_run_of_a_dead_worker_is_requeued_and_finished(start: Start) -> None:
     run = runs_of(start())[0]
     dead = runs.RUNS.attempt(run.pk)
     assert dead is not None
@@ -205,7 +205,7 @@ def test_a_run_that_takes_every_worker_with_it_is_given_up(start: Start) -> None
     assert "lost 3 times" in run.error
 
 
-def test_a_run_that_was_cancelled_while_its_worker_died_stays_cancelled(start: Start) -> None:
+def test_run_cancelled_while_its_worker_died_stays_cancelled(start: Start) -> None:
     run = runs_of(start())[0]
     runs.RUNS.attempt(run.pk)
     run_cancel(run=run)

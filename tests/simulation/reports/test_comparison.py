@@ -87,7 +87,7 @@ def test_the_best_of_a_row_is_marked_with_all_its_ties():
     ]
 
 
-def test_nothing_is_best_where_all_are_equal_or_where_neither_end_is_better():
+def test_equal_or_unordered_figures_have_no_best_cell():
     compared = comparison([run_of("punctual"), run_of("edf", completed=55)])
     assert not any(cell["best"] for cell in row(compared, "deadlines_met")["cells"])
     assert not any(cell["best"] for cell in row(compared, "mean_jct_seconds")["cells"])

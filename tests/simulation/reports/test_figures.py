@@ -108,12 +108,12 @@ def test_late_jobs_stand_left_of_zero_in_the_slack(small):
     assert (left, right) == (1, 1)
 
 
-def test_a_job_that_ends_at_its_deadline_to_within_rounding_is_not_drawn_as_late():
+def test_job_ending_at_its_deadline_within_rounding_is_not_late():
     run = outcome([finished("to the second", 0, 0, 60.0000001, deadline=60)])
     assert min(by_name(run)["slack"].figure.data[0].x) > 0
 
 
-def test_instants_at_which_nothing_was_decided_do_not_make_decisions_look_quick():
+def test_instants_without_decisions_do_not_lower_decision_times():
     run = outcome(cluster=cluster_rows((0.0, 4, 0, 0, 0, 0, 0.0, 0.0), (50.0, 4, 0, 0, 1, 0, 0.0, 0.004)))
     assert by_name(run)["decision_growth"].figure.data[0].y.tolist() == pytest.approx([4.0])
 

@@ -59,7 +59,7 @@ def test_other_programs_find_nulls_where_nothing_happened(tmp_path):
     assert table.column("end").to_pylist() == ["declined"]
 
 
-def test_writing_again_replaces_the_run_and_leaves_nothing_else_behind(tmp_path):
+def test_second_write_replaces_the_run_and_leaves_no_other_files(tmp_path):
     write_parquet(random_outcome(30, 20), tmp_path)
     second = random_outcome(10, 5, seed=1)
     write_parquet(second, tmp_path)

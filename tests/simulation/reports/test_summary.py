@@ -91,7 +91,7 @@ def test_a_void_promise_is_neither_late_nor_met():
     }  # fmt: skip
 
 
-def test_an_unfinished_job_is_open_before_its_deadline_and_late_after_it():
+def test_unfinished_job_is_open_before_its_deadline_and_late_after():
     waiting = Job("unfinished", end=JobEnd.UNFINISHED, decided=0, deadline=100)
     stopped_before = summary(outcome([waiting], end_at=90, interrupted=True))
     stopped_after = summary(outcome([waiting], end_at=110, interrupted=True))
@@ -101,17 +101,17 @@ def test_an_unfinished_job_is_open_before_its_deadline_and_late_after_it():
     assert stopped_before["interrupted"] is True
 
 
-def test_a_promised_job_that_a_whole_run_never_finished_is_late_whatever_its_deadline():
+def test_promised_job_unfinished_in_a_whole_run_is_late():
     stuck = Job("stuck", end=JobEnd.UNFINISHED, decided=0, deadline=1000)
     assert summary(outcome([stuck], end_at=90))["admitted_late"] == 1
 
 
-def test_a_job_that_nobody_decided_on_is_neither_admitted_nor_declined():
+def test_undecided_job_is_neither_admitted_nor_declined():
     made = summary(outcome([Job("too new", end=JobEnd.UNFINISHED, promised=False, deadline=500)]))
     assert (made["admitted"], made["declined"]) == (0, 0)
 
 
-def test_completion_and_queuing_times_are_of_completed_jobs_of_any_class():
+def test_job_times_cover_completed_jobs_of_every_class():
     made = summary(
         outcome(
             [
@@ -131,7 +131,7 @@ def test_completion_and_queuing_times_are_of_completed_jobs_of_any_class():
     assert made["queuing_seconds_p99"] == pytest.approx(29.8)
 
 
-def test_utilisation_and_efficiency_are_averages_over_time_not_over_instants():
+def test_utilisation_and_efficiency_are_averaged_over_time():
     # The second row is V23: of four GPUs one job holds two (speed-up 1.5), one holds one, one is idle.
     cluster = cluster_rows(
         (0.0, 4, 4, 0, 1, 0, 0.5, 0.002),

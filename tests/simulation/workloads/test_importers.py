@@ -164,7 +164,7 @@ k80,A3C,1,2
 """
 
 
-def test_a_gavel_job_takes_its_steps_over_the_measured_steps_per_second(tmp_path: Path) -> None:
+def test_gavel_job_time_is_its_steps_over_the_measured_rate(tmp_path: Path) -> None:
     write(tmp_path, "throughputs_isolated.csv", GAVEL_TABLE)
     trace = write(
         tmp_path,
@@ -212,7 +212,7 @@ def test_tiresias_jobs_keep_their_sizes_and_durations(tmp_path: Path) -> None:
     assert jobs.requested_seconds.tolist() == [164.0]
 
 
-def test_a_gpu_count_that_was_not_measured_becomes_the_next_smaller_one(tmp_path: Path) -> None:
+def test_unmeasured_gpu_count_becomes_the_next_smaller_one(tmp_path: Path) -> None:
     trace = write(tmp_path, "itp.csv", f"{ITP_HEADER}\na,0,650,resnet50,50,128,4,20\n")
     jobs = load_workload(str(trace), throughputs=table(tmp_path))
     assert jobs.requested_gpus.tolist() == [2]
@@ -220,7 +220,7 @@ def test_a_gpu_count_that_was_not_measured_becomes_the_next_smaller_one(tmp_path
     assert any("not measured" in note for note in jobs.notes)
 
 
-def test_soft_and_best_effort_shares_are_drawn_for_jobs_without_a_class(tmp_path: Path) -> None:
+def test_soft_and_best_effort_are_drawn_for_jobs_without_a_class(tmp_path: Path) -> None:
     rows = "".join(f"{at},3600,1\n" for at in range(200))
     trace = write(tmp_path, "raw.csv", f"submission_time,duration,num_gpu\n{rows}")
     options = WorkloadOptions(best_effort_share=0.3, soft_share=0.3)

@@ -61,7 +61,7 @@ def test_columns_are_named_as_they_are_in_the_file(tmp_path: Path) -> None:
     assert "column iteration:" in refusal(tmp_path, f"{header}\na,0,x,bert,1,64,4,10\n")
 
 
-def test_a_missing_column_is_named_with_the_columns_of_the_nearest_format(tmp_path: Path) -> None:
+def test_missing_column_is_named_with_columns_of_the_nearest_format(tmp_path: Path) -> None:
     header = ITP_HEADER.replace(",batch_size", "")
     line = refusal(tmp_path, f"{header}\na,0,1,bert,2,4,10\n", options=WorkloadOptions(format="elasticflow"))
     assert "column batch_size is missing" in line

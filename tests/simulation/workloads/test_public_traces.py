@@ -67,7 +67,7 @@ def test_pollux_tables_give_the_published_t4_throughputs() -> None:
         )
 
 
-def test_the_philly_derived_trace_is_what_the_filter_keeps_of_its_virtual_cluster() -> None:
+def test_philly_derived_trace_equals_its_filtered_virtual_cluster() -> None:
     data = public_data()
     if not (data / "traces" / "philly" / "philly.csv").is_file():
         pytest.skip("Philly is not there")

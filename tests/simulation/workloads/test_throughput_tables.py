@@ -128,7 +128,7 @@ def ceiling(curve: dict[int, float]) -> int:
     return counts[-1]
 
 
-def test_built_in_curves_rise_to_different_ceilings_and_some_fall_beyond() -> None:
+def test_built_in_curves_peak_at_different_gpu_counts() -> None:
     table = synthetic_throughputs()
     curves = [points(table.profile(pair, ("A100",)), "A100") for pair in table.measured_on("A100")]
     assert len(curves) == 14
@@ -139,7 +139,7 @@ def test_built_in_curves_rise_to_different_ceilings_and_some_fall_beyond() -> No
     )
 
 
-def test_built_in_models_are_marked_as_synthetic_and_exist_on_every_device() -> None:
+def test_built_in_models_are_synthetic_and_exist_on_every_device() -> None:
     table = synthetic_throughputs()
     assert table.synthetic
     assert all(model.startswith("synthetic-") for model, _ in table.points)
