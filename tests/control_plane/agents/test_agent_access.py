@@ -261,9 +261,7 @@ def test_an_event_cannot_be_used_up_by_another_agent(world: World) -> None:
 @pytest.mark.parametrize(
     "uri", ["file:///etc/passwd", "s3://other/state.pt", "file://{store}/jobs/other/checkpoints/1-9.pt"]
 )
-def test_a_checkpoint_is_looked_for_in_the_jobs_own_folder_whatever_its_agent_says(
-    world: World, settings: Any, uri: str
-) -> None:
+def test_reported_uris_never_leave_the_folder_of_the_job(world: World, settings: Any, uri: str) -> None:
     told = uri.format(store=settings.CHECKPOINT_URL.removeprefix("file://"))
     send(world.holder, {"events": [event(world.generation, "shard_stored", uri=told)]})
     artifact = {"name": "weights.pt", "uri": told, "bytes": 4, "sha256": "0" * 64}

@@ -25,7 +25,7 @@ def _refused(answer: Any) -> list[str]:
     return [item["part"] for item in answer.json()["refused"]]
 
 
-def test_a_servers_links_have_the_rates_and_the_load_that_its_agent_reports() -> None:
+def test_links_have_the_rates_and_load_that_the_agent_reports() -> None:
     server = busy_server("n1")
     assert links_of(server) == []
     load = {"network": {"gradients": 2e8, "state": 1e8}}
@@ -72,7 +72,7 @@ def test_links_that_make_no_sense_are_refused_with_their_inventory() -> None:
     assert server.links is None
 
 
-def test_a_generations_ranks_learn_which_of_them_share_a_server_and_a_rack() -> None:
+def test_generation_ranks_receive_their_server_and_rack_groups() -> None:
     cluster = ClusterFactory.create()
     servers = [
         ServerFactory.create(cluster=cluster, name=f"n{number}", rack=rack, gpus=2)
@@ -96,9 +96,7 @@ def test_a_generations_ranks_learn_which_of_them_share_a_server_and_a_rack() -> 
 @pytest.mark.parametrize(
     ("overrun", "void"), [(None, False), (0.0, False), (0.05, False), (0.2, True)], ids=str
 )
-def test_a_level_measured_on_a_machine_too_slow_for_the_emulated_pace_is_kept_and_called_void(
-    overrun: float | None, void: bool
-) -> None:
+def test_level_measured_below_the_emulated_pace_is_stored_as_void(overrun: float | None, void: bool) -> None:
     server = busy_server("n1")
     job, generation = training_job(server)
     curve = ScalingCurveFactory.create(levels={})

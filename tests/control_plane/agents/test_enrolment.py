@@ -45,7 +45,7 @@ def untouched(server: Server) -> bool:
     return (agent.credential_digest, agent.server.address) == (token_digest("agent_secret"), "127.0.0.1")
 
 
-def test_a_token_without_a_name_enrols_a_new_server_and_takes_over_none(server: Server) -> None:
+def test_token_without_a_name_enrols_only_new_servers(server: Server) -> None:
     token = enrolment_token_create(created_by=None)
     answer = enrol("node-a", token)
     assert (answer.status_code, answer.json()["code"]) == (401, "enrolment_refused")

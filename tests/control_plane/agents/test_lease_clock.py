@@ -71,7 +71,7 @@ def states() -> list[str]:
     "seconds",
     [HOUR, -HOUR, pytest.param(8.0, marks=pytest.mark.slow), pytest.param(-8.0, marks=pytest.mark.slow)],
 )
-def test_a_clock_that_is_set_neither_hides_a_silent_server_nor_accuses_another(
+def test_clock_jump_neither_hides_nor_fakes_a_silent_server(
     cluster: Cluster,
     database_clock: DatabaseClock,
     nodes: tuple[SimulatedAgent, SimulatedAgent],
@@ -107,7 +107,7 @@ def test_a_process_whose_own_clock_is_wrong_changes_no_lease(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_fifty_servers_that_die_are_missed_within_the_band_that_the_settings_give(
+def test_fifty_dead_servers_are_detected_within_the_settings_bounds(
     cluster: Cluster, database_clock: DatabaseClock
 ) -> None:
     """No sooner than `suspect_seconds` after the last report, which is up to a period old when its agent
@@ -157,7 +157,7 @@ def test_every_jump_is_seen_for_what_it_is_and_none_is_a_gap(steps: list[tuple[f
         assert watch.hold_until is None
 
 
-def test_a_gap_holds_all_leases_for_a_fence_period_whatever_the_clock_says() -> None:
+def test_gap_holds_leases_for_a_fence_period_at_any_clock_reading() -> None:
     first, _ = look(Watch(None, None, {}), Reading(START, "boot", 100.0), SUSPECT, FENCE)
     later = Reading(START - timedelta(hours=1), "boot", 100.0 + SUSPECT + 1)
     watch, jump = look(replace(first, hold_until=None), later, SUSPECT, FENCE)
@@ -176,7 +176,7 @@ def test_the_first_look_from_another_machine_holds_leases_once() -> None:
         assert look(both, reading, SUSPECT, FENCE)[0].hold_until is None
 
 
-def test_a_hold_never_lasts_longer_than_a_fence_period_after_the_clock_was_set_back() -> None:
+def test_backward_clock_jump_never_extends_a_hold_past_its_fence() -> None:
     first, _ = look(Watch(None, None, {}), Reading(START, "boot", 100.0), SUSPECT, FENCE)
     back = Reading(START - timedelta(hours=1), "boot", 101.0)
     watch, _ = look(first, back, SUSPECT, FENCE)

@@ -241,7 +241,7 @@ def test_emulated_links_are_labelled_and_told_until_they_are_measured(servers: l
     assert links["node-a", "node-c"].source == "emulated"
 
 
-def test_a_link_of_a_server_that_others_measured_is_taken_for_what_is_usual_there() -> None:
+def test_unmeasured_link_has_the_usual_rate_of_a_measured_server() -> None:
     many = [busy_server(f"n{number}") for number in range(4)]
     ids = [server.pk for server in many]
     for other, rate in ((1, 1e9), (2, 3e9)):

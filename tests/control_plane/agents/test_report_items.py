@@ -141,7 +141,7 @@ def test_a_bad_item_is_refused_and_nothing_else(
     assert not Artifact.objects.exists()
 
 
-def test_a_refused_item_is_told_in_its_jobs_history_and_not_tried_again(
+def test_refused_item_is_acknowledged_and_noted_in_job_history(
     server: Server, hostile: Generation, neighbour: Generation
 ) -> None:
     bad = event(hostile, "first_iteration", pause_seconds=1e15)

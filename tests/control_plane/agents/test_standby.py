@@ -51,7 +51,7 @@ def named(agents: Three, name: str) -> SimulatedAgent:
     return next(agent for agent in agents if agent.agent.server.name == name)
 
 
-def test_nothing_is_planned_on_a_standby_server_until_it_takes_a_lost_ones_place(
+def test_standby_server_is_unused_until_it_replaces_a_lost_one(
     cluster: Cluster, three: Three, submit: Submit, operator: User
 ) -> None:
     standby_set(cluster=cluster, actor=operator, standby_servers=1)
@@ -69,7 +69,7 @@ def test_nothing_is_planned_on_a_standby_server_until_it_takes_a_lost_ones_place
     assert {job.state for job in Job.objects.filter(pk__in=[job.pk for job in jobs])} == {JobState.RUNNING}
 
 
-def test_the_pool_is_full_again_when_the_lost_server_is_back_and_nobody_moves(
+def test_returning_server_refills_the_standby_pool_without_moves(
     cluster: Cluster, three: Three, submit: Submit, operator: User
 ) -> None:
     standby_set(cluster=cluster, actor=operator, standby_servers=1)
@@ -94,7 +94,7 @@ def test_the_pool_is_full_again_when_the_lost_server_is_back_and_nobody_moves(
     assert not Incident.objects.filter(kind=Incident.Kind.NO_STANDBY, resolved_at=None).exists()
 
 
-def test_a_silent_server_that_nobody_is_on_is_replaced_before_it_is_given_up(
+def test_idle_silent_server_is_replaced_before_its_fence(
     cluster: Cluster, three: Three, operator: User
 ) -> None:
     standby_set(cluster=cluster, actor=operator, standby_servers=1)
@@ -105,7 +105,7 @@ def test_a_silent_server_that_nobody_is_on_is_replaced_before_it_is_given_up(
     assert standing_by() == {empty.agent.server.name}
 
 
-def test_a_server_that_a_promise_needs_does_not_stand_by_and_the_reason_is_told(
+def test_server_needed_by_a_promise_does_not_stand_by(
     cluster: Cluster, submit: Submit, operator: User
 ) -> None:
     two = tuple(SimulatedAgent.enrol(f"node-{number}", 4, SPEED) for number in (1, 2))
@@ -132,7 +132,7 @@ def test_a_server_that_a_promise_needs_does_not_stand_by_and_the_reason_is_told(
     assert Incident.objects.get(kind=Incident.Kind.NO_STANDBY).job is None
 
 
-def test_a_pool_that_leaves_nothing_is_refused_and_a_smaller_one_gives_servers_back(
+def test_too_large_pool_is_refused_and_a_smaller_one_frees_servers(
     cluster: Cluster, three: Three, operator: User
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:

@@ -87,7 +87,7 @@ def test_a_fenced_nodes_job_goes_on_elsewhere_from_its_checkpoint(
     assert {assignment.gpu.server.name for assignment in live.assignments.all()} == {"node-2"}
 
 
-def test_a_job_that_cannot_be_looked_at_keeps_nobody_elses_server_from_being_fenced(
+def test_error_in_one_job_does_not_stop_fencing_of_other_servers(
     cluster: Cluster,
     nodes: tuple[SimulatedAgent, SimulatedAgent],
     submit: Submit,
@@ -168,7 +168,7 @@ def test_a_fenced_agent_gets_no_work_until_it_reports_an_empty_list(
     assert server_state(first) == ServerState.UP
 
 
-def test_a_retired_generations_late_checkpoint_does_not_move_the_pointer(
+def test_late_checkpoint_of_a_retired_generation_is_not_adopted(
     cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
 ) -> None:
     first, second = nodes
@@ -214,7 +214,7 @@ def test_silence_short_of_the_fence_only_makes_a_server_suspect(
     assert server_state(first) == ServerState.UP
 
 
-def test_no_lease_expires_for_a_fence_period_after_the_control_plane_was_away(
+def test_no_lease_expires_for_a_fence_period_after_an_outage(
     cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent]
 ) -> None:
     first, _ = nodes
@@ -244,7 +244,7 @@ def test_a_report_that_comes_twice_changes_nothing(
     assert job.events.count() == lines
 
 
-def test_a_successor_that_does_not_get_ready_is_given_up_and_the_old_one_trains_on(
+def test_unready_successor_is_given_up_and_the_predecessor_trains_on(
     cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
 ) -> None:
     first, second = nodes
@@ -263,7 +263,7 @@ def test_a_successor_that_does_not_get_ready_is_given_up_and_the_old_one_trains_
     assert (live.state, live.goal) == (GenerationState.LIVE, "train")
 
 
-def test_a_function_that_raises_at_once_fails_its_job_with_the_traceback(
+def test_repeated_function_error_fails_the_job_with_its_traceback(
     cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
 ) -> None:
     first, second = nodes
@@ -282,7 +282,7 @@ def test_a_function_that_raises_at_once_fails_its_job_with_the_traceback(
     assert not Assignment.objects.exclude(state=AssignmentState.RELEASED).exists()
 
 
-def test_the_functions_error_counts_even_when_a_lost_peer_was_heard_of_first(
+def test_function_error_counts_even_after_a_lost_peer_report(
     cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
 ) -> None:
     first, second = nodes

@@ -211,7 +211,7 @@ def test_steps_come_to_an_end_and_two_generations_never_train_at_once(job: JobFa
 
 
 @given(jobs())
-def test_a_paused_job_keeps_no_gpu_but_for_a_hand_over_or_its_last_state(job: JobFacts) -> None:
+def test_paused_job_holds_gpus_only_to_hand_over_or_store_its_state(job: JobFacts) -> None:
     job = settled(replace(job, paused_by_owner=True))
     if job.finished():
         return
@@ -276,7 +276,7 @@ def test_the_first_iteration_retires_the_predecessor() -> None:
     assert events.first_iteration(running(live=handing, coming=taking), 1, 71) == [], "heard late"
 
 
-def test_a_successor_that_does_not_come_leaves_its_predecessor_training() -> None:
+def test_failed_successor_leaves_its_predecessor_training() -> None:
     job = running(live=training(1, "training"), coming=coming(2, "failed"))
     after = settled(job)
     assert after.live == job.live
@@ -284,7 +284,7 @@ def test_a_successor_that_does_not_come_leaves_its_predecessor_training() -> Non
     assert after.iterations_done == job.iterations_done
 
 
-def test_a_predecessor_that_stopped_for_nobody_is_begun_again_from_its_state() -> None:
+def test_failed_handover_suspends_the_job_with_its_progress() -> None:
     handing = training(1, "training", goal=Goal.HAND_OVER)
     taking = coming(2, "failed", state=GenerationState.HANDOVER, goal=Goal.TRAIN)
     after = settled(running(live=handing, coming=taking))
@@ -310,7 +310,7 @@ def test_a_suspended_job_waits_until_its_state_is_durable() -> None:
     assert (after.live, after.state, after.iterations_done) == (None, JobState.SUSPENDED, 70)
 
 
-def test_an_iteration_that_never_ends_is_ended_once_it_lasts_far_longer_than_usual() -> None:
+def test_stuck_iteration_is_ended_at_many_times_its_usual_length() -> None:
     def told(seconds_ago: float) -> JobFacts:
         until = NOW + timedelta(seconds=BOUNDS.suspend_seconds - seconds_ago)
         return running(
@@ -323,7 +323,7 @@ def test_an_iteration_that_never_ends_is_ended_once_it_lasts_far_longer_than_usu
 
 
 @pytest.mark.parametrize(("failures", "ends"), [(0, False), (1, False), (2, True)])
-def test_a_functions_error_ends_the_job_at_the_third_time_without_progress(failures: int, ends: bool) -> None:
+def test_third_function_error_without_progress_fails_the_job(failures: int, ends: bool) -> None:
     live = training(1, "failed")
     job = running(live=live, failures=failures, failed_at_iteration=70)
     after = carried_out(job, events.worker_failed(job, live, Fail("function_error", "division by zero")))
@@ -375,9 +375,7 @@ def test_what_a_promise_may_count_on_is_not_broken_off() -> None:
         ("killed", RetireReason.LOST),
     ],
 )
-def test_a_start_that_others_broke_off_is_told_from_one_that_could_not_be_made(
-    reason: str, because: RetireReason
-) -> None:
+def test_aborted_start_differs_from_a_failed_one_in_its_reason(reason: str, because: RetireReason) -> None:
     job = running(coming=coming(2, "loading", goal=Goal.TRAIN))
     assert job.coming is not None
     found = events.worker_failed(job, job.coming, Fail(reason, "it ended"))

@@ -28,7 +28,7 @@ def gpus_held(job: Job) -> int:
     return held.count()
 
 
-def test_a_new_function_is_measured_then_promised_then_trained_to_the_end(
+def test_new_function_is_measured_promised_and_trained_to_the_end(
     node: SimulatedAgent, submit: Submit
 ) -> None:
     job = submit(seconds=600, measured=False)

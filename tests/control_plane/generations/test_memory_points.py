@@ -154,7 +154,7 @@ def test_a_durable_state_that_is_newer_is_taken(servers: tuple[Server, Server], 
     assert all(desired_state(server.pk)["remembered"] == [] for server in servers)
 
 
-def test_a_suspended_job_goes_on_from_memory_while_nobody_else_wanted_it(
+def test_suspended_job_resumes_from_memory_that_is_still_spare(
     servers: tuple[Server, Server], pair: Generation
 ) -> None:
     for rank, server in enumerate(servers):
@@ -214,7 +214,7 @@ def test_a_job_is_remembered_until_it_ends(servers: tuple[Server, Server], pair:
         {"age_seconds": float("1e300")},
     ],
 )
-def test_what_a_server_says_of_anothers_work_or_beyond_all_bounds_is_refused(
+def test_holdings_of_other_jobs_or_beyond_bounds_are_refused(
     servers: tuple[Server, Server], pair: Generation, changes: dict[str, Any]
 ) -> None:
     refused = hold(servers[0], {**holding(pair, 0, 41), **changes}, holding(pair, 0, 40))

@@ -79,7 +79,7 @@ def test_a_job_paused_in_the_middle_of_a_handover_gives_its_gpus_up(
     assert (job.state, job.checkpoint is not None) == (JobState.SUSPENDED, True)
 
 
-def test_gpus_of_a_job_paused_in_a_handover_are_planned_for_nobody_while_it_may_hold_them(
+def test_gpus_of_a_job_paused_in_handover_stay_blocked(
     cluster: Cluster, node: SimulatedAgent, submit: Submit
 ) -> None:
     job = in_handover(cluster, node, submit)
@@ -111,9 +111,7 @@ def test_a_promise_is_not_made_on_gpus_that_a_paused_job_still_holds(
     assert later.promised
 
 
-def test_a_promise_void_by_a_pause_is_restored_when_the_job_is_resumed(
-    node: SimulatedAgent, submit: Submit
-) -> None:
+def test_promise_void_by_a_pause_is_restored_on_resume(node: SimulatedAgent, submit: Submit) -> None:
     job = submit(seconds=600)
     settle(node)
     job.refresh_from_db()
@@ -180,7 +178,7 @@ def test_plans_that_moved_for_a_promise_are_stored_in_one_statement(
         assert same_plan(plan_from_json(Job.objects.get(pk=job.pk).plan), moved)
 
 
-def test_a_promise_that_cannot_be_kept_any_more_stays_void_and_the_verdict_says_so(
+def test_unkeepable_promise_stays_void_on_resume_with_a_verdict(
     node: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     job = submit(seconds=600)

@@ -108,7 +108,7 @@ def test_workers_are_not_told_the_stores_secret(servers: tuple[Server, ...]) -> 
     assert generation.store_secret not in str(state["generations"])
 
 
-def test_a_job_on_one_server_keeps_its_copy_on_one_that_has_nothing_else_of_it() -> None:
+def test_copy_of_a_one_server_job_is_kept_in_another_rack() -> None:
     home, beside = with_store("node-a", "rack-1"), with_store("node-b", "rack-1")
     far = with_store("node-c", "rack-2")
     before = far.desired_version
@@ -166,7 +166,7 @@ def test_a_target_that_no_number_of_copies_reaches_is_told(servers: tuple[Server
     assert granted["fatal_domains"] == ["rack the only one"]
 
 
-def test_a_standby_server_keeps_copies_and_one_that_is_drained_does_not() -> None:
+def test_standby_server_keeps_copies_and_a_draining_one_does_not() -> None:
     """So a lost server's jobs go on from what the server that takes its place has."""
     home, beside = with_store("node-a"), with_store("node-b")
     Server.objects.filter(pk=beside.pk).update(standby=True)
@@ -175,13 +175,13 @@ def test_a_standby_server_keeps_copies_and_one_that_is_drained_does_not() -> Non
     assert Stores([home.cluster_id]).grant("another", [home.pk], 1_000)["replicas"] == 1
 
 
-def test_where_no_other_server_can_keep_a_copy_one_is_kept_and_it_is_said_why() -> None:
+def test_without_a_second_server_one_copy_is_kept_with_the_reason() -> None:
     generation = start((with_store("node-a"),))
     assert generation.protection["replicas"] == 1
     assert "the job runs on one machine: one replica is kept" in generation.protection["reason"]
 
 
-def test_memory_for_copies_is_set_aside_before_a_jobs_own_state_was_seen(servers: tuple[Server, ...]) -> None:
+def test_copies_reserve_memory_before_a_job_stored_its_own_state(servers: tuple[Server, ...]) -> None:
     """Two jobs of one function: 2 slots of 2 shards of 200 kB for each are 1.6 MB, of 1 MB."""
     earlier = job_of(start(servers[2:]))
     assert earlier.curve is not None
@@ -224,7 +224,7 @@ def test_the_port_of_the_store_is_given_to_no_worker(servers: tuple[Server, ...]
     assert ports == {30_000, 30_001}
 
 
-def test_a_job_whose_server_died_goes_on_elsewhere_from_its_peers_memory(
+def test_job_of_a_lost_server_resumes_from_peer_memory(
     servers: tuple[Server, ...],
 ) -> None:
     generation = start(servers[:2])
@@ -257,7 +257,7 @@ def test_a_server_that_holds_nothing_is_told_from_whom_to_fetch(servers: tuple[S
     assert hold(servers[0], holding(again, 0, 43))[0]["reason"].endswith("was not given to this server")
 
 
-def test_a_holder_may_speak_of_the_ranks_that_it_keeps_and_of_no_others(servers: tuple[Server, ...]) -> None:
+def test_holder_reports_only_the_ranks_that_it_keeps(servers: tuple[Server, ...]) -> None:
     generation = start(servers)
     keeps = {rank for rank, held in enumerate(generation.protection["holders"]) if servers[0].pk in held}
     assert len(keeps) == 2
@@ -294,7 +294,7 @@ def test_a_retired_generation_sends_no_copies(servers: tuple[Server, ...]) -> No
     assert group(servers[0], generation) == {}
 
 
-def test_a_start_that_a_dying_server_broke_off_is_tried_again_and_a_failed_one_is_not(
+def test_start_aborted_by_a_lost_server_is_retried_a_failed_one_not(
     servers: tuple[Server, ...],
 ) -> None:
     generation = start(servers[:2])

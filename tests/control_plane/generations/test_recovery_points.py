@@ -116,7 +116,7 @@ def test_a_part_that_is_out_of_bounds_is_refused(
     assert not Checkpoint.objects.exists()
 
 
-def test_a_start_names_each_shard_its_reader_its_digest_and_its_holders(
+def test_start_names_reader_digest_and_holders_of_each_shard(
     servers: tuple[Server, Server], pair: Generation
 ) -> None:
     for rank, server in enumerate(servers):
@@ -146,7 +146,7 @@ def test_a_start_names_each_shard_its_reader_its_digest_and_its_holders(
         ([1, 1, 0], [2, 0]),
     ],
 )
-def test_a_hand_over_differs_in_the_holders_and_is_read_where_its_ranks_were(
+def test_handover_shards_are_read_where_their_ranks_were(
     servers: tuple[Server, Server], pair: Generation, places: list[int], readers: list[int]
 ) -> None:
     there = [servers[place].pk for place in places]
@@ -159,7 +159,7 @@ def test_a_hand_over_differs_in_the_holders_and_is_read_where_its_ranks_were(
     assert ports == [member.handover_port for member in pair.assignments.order_by("rank")]
 
 
-def test_a_hand_overs_pause_is_told_by_parts_and_by_where_its_state_was(
+def test_handover_pause_is_reported_by_part_and_state_source(
     servers: tuple[Server, Server], pair: Generation
 ) -> None:
     gpus = [Gpu.objects.get(server=servers[0], index=index) for index in (1, 2)]

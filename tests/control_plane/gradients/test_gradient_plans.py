@@ -210,7 +210,7 @@ def test_a_generation_follows_the_plan_of_its_family_and_placement(servers: tupl
 
 
 @pytest.mark.parametrize("places", [((0, 1), (1, 1)), ((0, 1),), ((0, 1), (0, 2), (0, 3))])
-def test_without_a_plan_for_its_placement_a_generation_does_as_without_any(
+def test_generation_without_a_plan_for_its_placement_runs_as_usual(
     servers: tuple[Server, Server], places: tuple[tuple[int, int], ...]
 ) -> None:
     job, _ = measured(servers[0], 1, 2)
@@ -228,7 +228,7 @@ def test_jobs_of_no_plan_stay_without_one(servers: tuple[Server, Server]) -> Non
     assert (made.runtime_plan["family"], made.communication) == ("dense", {})
 
 
-def test_a_plan_that_was_given_up_is_not_followed_but_its_family_is_kept(
+def test_abandoned_plan_is_not_followed_but_its_family_is_kept(
     servers: tuple[Server, Server],
 ) -> None:
     job, _ = measured(servers[0], 1, 2)
@@ -311,7 +311,7 @@ def test_named_codecs_are_a_family_of_their_own(servers: tuple[Server, Server]) 
     assert asked(job, lossy="allowed", codecs=("random-k",)).plan_family == "lossy(random-k)"
 
 
-def test_who_names_the_codecs_that_are_used_anyhow_has_the_same_family(
+def test_naming_the_default_codecs_gives_the_default_family(
     servers: tuple[Server, Server],
 ) -> None:
     job, _ = measured(servers[0], 1, 2)
@@ -321,7 +321,7 @@ def test_who_names_the_codecs_that_are_used_anyhow_has_the_same_family(
     assert not any(GradientProfile.objects.values_list("families", flat=True))
 
 
-def test_codecs_that_change_what_optimizers_see_are_for_those_who_name_them(
+def test_optimizer_changing_codecs_are_used_only_when_named(
     servers: tuple[Server, Server],
 ) -> None:
     """Random-k is far faster on these gradients."""

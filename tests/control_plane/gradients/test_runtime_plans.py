@@ -95,7 +95,7 @@ def test_levels_of_another_family_stand_for_nothing(servers: tuple[Server, Serve
     assert (made.plan_family, made.state) == (dense_family, CurveState.UNKNOWN)
 
 
-def test_what_runs_under_another_family_is_not_noted_on_the_jobs_curve(
+def test_run_under_another_family_does_not_change_the_job_curve(
     servers: tuple[Server, Server],
 ) -> None:
     job, first = training_job(servers[0])

@@ -70,7 +70,7 @@ def window(generation: Generation, **fields: Any) -> dict[str, Any]:
     return {**head, "kind": "communication_window", **told}
 
 
-def test_a_plan_that_is_slower_than_none_is_given_up_and_its_job_trains_on(
+def test_plan_slower_than_none_is_given_up_and_its_job_trains_on(
     servers: tuple[Server, Server],
 ) -> None:
     generation = running(servers, 4.0, dense=5.0)
@@ -87,7 +87,7 @@ def test_a_plan_that_is_slower_than_none_is_given_up_and_its_job_trains_on(
     assert watch_plans() == 0
 
 
-def test_a_plan_that_is_faster_than_none_goes_on_whatever_was_predicted(
+def test_plan_faster_than_none_is_kept_at_any_prediction(
     servers: tuple[Server, Server],
 ) -> None:
     generation = running(servers, 6.0, dense=5.0)
@@ -150,7 +150,7 @@ def test_windows_of_other_plans_say_nothing(servers: tuple[Server, Server]) -> N
     assert generation.communication_window == {}
 
 
-def test_a_level_that_was_measured_slower_than_without_a_plan_gives_the_plan_up(
+def test_level_measured_slower_than_without_a_plan_ends_the_plan(
     servers: tuple[Server, Server],
 ) -> None:
     generation = running(servers, 6.0, dense=5.0, purpose=Purpose.PROFILING, profile={"levels": [1, 2]})
@@ -174,7 +174,7 @@ def test_a_plan_that_workers_cannot_follow_is_not_tried_again(servers: tuple[Ser
     assert "not made for these" in GradientPlan.objects.exclude(given_up="").get().given_up
 
 
-def test_a_start_that_failed_for_another_reason_is_not_the_plans_fault(
+def test_start_failure_for_another_reason_keeps_the_plan(
     servers: tuple[Server, Server],
 ) -> None:
     generation = running(servers, 6.0, dense=5.0)

@@ -126,7 +126,7 @@ def test_what_builds_on_pytorch_is_installed_beside_the_runtimes_own(wheels: Pat
 
 @pytest.mark.usefixtures("cluster", "storage")
 @pytest.mark.parametrize("asked", ["torch<2", "sundialtrainer", "numpy<1.20"])
-def test_another_pytorch_or_numpy_than_the_nodes_have_is_refused_in_words(wheels: Path, asked: str) -> None:
+def test_different_pytorch_or_numpy_is_refused_with_the_reason(wheels: Path, asked: str) -> None:
     add_wheel(wheels, "sundialtrainer", "3.0", "torch (<2)")
     environment = requirement(f"{asked}\n")
     build_next_environment()
@@ -149,7 +149,7 @@ def test_a_build_whose_worker_died_is_done_by_another_within_a_lease() -> None:
     assert (environment.state, environment.attempts) == (WorkState.DONE, 2)
 
 
-def test_a_build_that_takes_every_worker_with_it_fails_the_jobs_that_wait(
+def test_environment_build_lost_three_times_fails_its_waiting_jobs(
     submit: Callable[..., Job],
 ) -> None:
     SimulatedAgent.enrol("node-1", 4, SPEED)

@@ -48,9 +48,7 @@ def test_memory_is_set_aside_for_the_copies_of_a_functions_first_job(
     assert min(kept.values()) >= 2 * STATE_BYTES / 2, "two slots for each shard that a server keeps"
 
 
-def test_a_state_for_which_there_is_no_room_is_not_kept_in_memory_and_it_is_said_why(
-    cluster: Cluster, submit: Submit
-) -> None:
+def test_state_without_room_in_memory_is_not_copied_with_the_reason(cluster: Cluster, submit: Submit) -> None:
     agents = [enrol(name, 10**12) for name in ("node-1", "node-2")]
     with_stores(*agents)
     generation = first_generation(submit, *agents)
@@ -58,9 +56,7 @@ def test_a_state_for_which_there_is_no_room_is_not_kept_in_memory_and_it_is_said
     assert "of host memory" in generation.protection["reason"]
 
 
-def test_no_state_is_larger_than_all_memory_of_the_servers_that_measured_it(
-    cluster: Cluster, submit: Submit
-) -> None:
+def test_state_size_is_capped_by_memory_of_the_measuring_servers(cluster: Cluster, submit: Submit) -> None:
     """The report comes from the user's code."""
     agent = enrol("node-1", 2**50, memory_bytes=64 << 30)
     Gpu.objects.filter(server=agent.agent.server_id).update(memory_bytes=1 << 30)

@@ -79,7 +79,7 @@ def hang_twice(node: HangingAgent) -> None:
         tell(node)
 
 
-def test_gpus_being_measured_on_are_blocked_until_the_measurement_can_have_been_killed(
+def test_measured_gpus_are_blocked_until_the_measurement_is_killed(
     cluster: Cluster, node: HangingAgent, submit: Submit
 ) -> None:
     submit(seconds=6000)
@@ -130,7 +130,7 @@ def test_a_function_that_hangs_twice_fails_and_its_gpus_are_free(node: HangingAg
     assert pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.blocked == ()
 
 
-def test_what_hung_twice_is_not_measured_again_where_a_pass_hears_of_it_halfway(
+def test_function_that_hung_twice_is_not_measured_after_a_late_report(
     node: HangingAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A report comes in after a pass has settled what is given up, and before it looks for a measurement."""
@@ -150,9 +150,7 @@ def test_what_hung_twice_is_not_measured_again_where_a_pass_hears_of_it_halfway(
     assert [each.retired_because for each in measurements()] == ["measuring_timeout"] * 2
 
 
-def test_a_function_with_a_curve_is_not_given_up_because_more_levels_took_too_long(
-    node: HangingAgent, submit: Submit
-) -> None:
+def test_function_with_a_curve_survives_timeouts_on_more_levels(node: HangingAgent, submit: Submit) -> None:
     first = submit(seconds=6000)
     hang_twice(node)
     # As if both had been for levels beyond those that are known.

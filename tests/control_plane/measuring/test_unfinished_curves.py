@@ -71,7 +71,7 @@ def newcomer_beside(submit: Submit, node: SimulatedAgent, clock: SimulatedTime, 
     return job
 
 
-def test_who_needs_more_levels_waits_for_them_and_is_promised_once_gpus_are_free(
+def test_job_that_needs_more_levels_waits_for_gpus_to_measure_them(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     holder = occupied(submit, owned, clock)
@@ -109,7 +109,7 @@ def test_best_effort_makes_room_for_the_levels_that_a_verdict_needs(
     assert job.promised
 
 
-def test_when_time_is_up_it_is_declined_and_told_how_far_its_speed_is_known(
+def test_decline_on_timeout_names_the_measured_gpu_counts(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     occupied(submit, owned, clock)
@@ -142,7 +142,7 @@ def declined_for_want_of_levels(submit: Submit, node: SimulatedAgent, clock: Sim
     return job
 
 
-def test_levels_that_a_decline_lacked_are_measured_once_gpus_are_idle_and_who_asks_again_is_answered_at_once(
+def test_levels_missing_at_a_decline_are_measured_on_idle_gpus(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     holder = occupied(submit, owned, clock)
@@ -185,7 +185,7 @@ def test_after_a_decline_nobody_makes_room_for_measuring_on(
     assert levels_of(job) == {1, 2}
 
 
-def test_measuring_on_after_a_decline_ends_with_the_day_and_after_a_few_tries(
+def test_measuring_after_a_decline_stops_after_four_tries_or_a_day(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     class GivesUp(SimulatedAgent):
@@ -295,7 +295,7 @@ def test_what_was_measured_counts_where_measuring_more_breaks_off(
     assert levels_of(job) == {1, 2}
 
 
-def test_where_no_plan_can_be_computed_nothing_is_measured_and_the_pass_goes_on(
+def test_failed_plan_prevents_a_measurement_but_not_the_pass(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(policy: Policy, snapshot: Snapshot) -> Decision:

@@ -39,7 +39,7 @@ def of_threes(version: FunctionVersion) -> FunctionVersion:
         pytest.param((6,), [3], 3, marks=pytest.mark.slow),
     ],
 )
-def test_it_is_measured_promised_and_trained_on_its_numbers_of_workers(
+def test_job_is_measured_promised_and_trained_on_its_worker_counts(
     cluster: Cluster,
     submit: Submit,
     of_threes: FunctionVersion,

@@ -95,7 +95,7 @@ def decided_in_passes(most: int = 300) -> int:
     raise AssertionError(f"newcomers still wait after {most} passes")
 
 
-def test_a_burst_is_decided_in_several_commits_in_the_order_of_submission(
+def test_burst_is_decided_in_several_commits_in_submission_order(
     burst: Callable[..., list[Job]],
 ) -> None:
     jobs = burst()
@@ -328,7 +328,7 @@ def test_while_a_burst_waits_the_cluster_is_divided_once_a_slot(
     assert planning.reallocation_due(Cluster.objects.get(), now), "a few newcomers start at once"
 
 
-def test_newcomers_of_a_burst_are_promised_no_time_before_the_cluster_is_divided(
+def test_newcomers_of_a_burst_get_no_time_before_the_next_division(
     burst: Callable[..., list[Job]], slots: Cluster
 ) -> None:
     """Nor does a later pass find their plans begun, though nobody has been given a GPU."""

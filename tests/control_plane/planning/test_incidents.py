@@ -121,7 +121,7 @@ def test_a_finish_beyond_the_calendar_is_never_and_no_date(submit: Submit, node:
 @pytest.mark.parametrize(
     "column", ["iterations_per_second", pytest.param("pause_seconds", marks=pytest.mark.slow)]
 )
-def test_a_row_that_cannot_be_planned_is_set_aside_and_the_others_go_on(
+def test_unplannable_job_is_set_aside_and_the_others_go_on(
     submit: Submit, node: SimulatedAgent, version, operator_page: Callable[[], str], column: str
 ) -> None:
     held = running(submit, node)
@@ -225,7 +225,7 @@ def test_a_job_that_breaks_every_plan_is_found_and_left_out(
     assert culprit.pk in {job.id for job in unpack_snapshot(bytes(incident.snapshot or b"")).jobs}
 
 
-def test_a_running_job_that_breaks_plans_stays_out_for_a_while_and_takes_part_again(
+def test_running_job_that_breaks_plans_is_left_out_for_a_while(
     submit: Submit, node: SimulatedAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     culprit = running(submit, node)

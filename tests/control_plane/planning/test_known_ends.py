@@ -49,7 +49,7 @@ def names_of(job: Job) -> set[str]:
     return set(held.values_list("gpu__server__name", flat=True))
 
 
-def test_a_promised_job_moves_off_a_server_whose_end_an_operator_tells(
+def test_promised_job_moves_off_a_server_with_a_known_end(
     two: tuple[SimulatedAgent, SimulatedAgent], submit: Submit, operator: User
 ) -> None:
     job = submit(seconds=600, iterations=10_000)
@@ -115,7 +115,7 @@ def test_an_end_that_breaks_promises_is_refused_unless_forced(
     assert not job.at_risk
 
 
-def test_a_drain_that_breaks_promises_is_refused_unless_forced_and_the_jobs_are_told_by_whom(
+def test_drain_that_breaks_promises_needs_force_and_names_its_actor(
     cluster: Cluster, submit: Submit, operator: User
 ) -> None:
     agent = SimulatedAgent.enrol("node-1", 4, SPEED)

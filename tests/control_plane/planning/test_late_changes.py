@@ -139,7 +139,7 @@ def test_slack_is_for_the_planners_own_lateness(
 
 
 @pytest.mark.parametrize("phase", ["training", "suspending"])
-def test_a_job_that_does_not_come_to_the_end_of_its_iteration_loses_its_gpus_soon(
+def test_job_stuck_in_an_iteration_loses_its_gpus_soon(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime, phase: str
 ) -> None:
     job = running(submit, owned)

@@ -87,7 +87,7 @@ def test_gpus_that_a_measurement_waits_for_are_blocked_until_it_ends(leaving: Jo
     assert problem.blocked_until.min() >= longest
 
 
-def test_who_waits_for_a_job_that_stays_on_a_silent_server_gets_other_gpus(
+def test_job_waiting_for_gpus_of_a_silent_server_gets_other_ones(
     leaving: Job, submit: Submit, node: SimulatedAgent
 ) -> None:
     """Its holder was to leave, and then did not: nobody moves a job whose server is silent."""

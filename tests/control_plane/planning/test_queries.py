@@ -72,7 +72,7 @@ def test_a_pass_with_nothing_to_decide_asks_little(
     assert few <= 22
 
 
-def test_a_function_measured_on_as_many_gpus_as_there_are_needs_no_snapshot(
+def test_function_measured_on_all_gpus_needs_no_snapshot(
     running: Callable[[int], None],
 ) -> None:
     running(1)
@@ -104,7 +104,7 @@ def test_where_nobody_finds_room_each_block_is_asked_about_once(running: Callabl
     assert policy.asked == [0, 1, 1, 1], "as things are, and once for blocks of 4, 2 and 1"
 
 
-def test_what_is_read_of_many_jobs_leaves_the_files_of_their_functions_out(
+def test_job_queries_leave_out_the_files_of_functions(
     owned: SimulatedAgent, submit: Submit, running: Callable[[int], None]
 ) -> None:
     """A bundle may have a thousand files with long paths: every job's row would carry them."""
@@ -133,7 +133,7 @@ def test_what_is_read_of_many_jobs_leaves_the_files_of_their_functions_out(
     assert "files" in api.get(f"/api/v1/functions/{unknown.function_id}/").json()
 
 
-def test_what_a_server_shall_do_is_read_in_as_many_queries_for_many_jobs(
+def test_desired_state_takes_a_constant_number_of_queries(
     owned: SimulatedAgent, running: Callable[[int], None]
 ) -> None:
     running(1)

@@ -109,7 +109,7 @@ def test_however_many_jobs_break_plans_the_others_are_decided(
     assert not Incident.objects.filter(kind=Incident.Kind.PASS_FAILED).exists()
 
 
-def test_jobs_of_one_function_that_break_plans_are_set_aside_in_one_step(
+def test_jobs_of_a_function_that_breaks_plans_are_set_aside_together(
     submit: Submit, node: SimulatedAgent, breaks: Breaks, one_step: None
 ) -> None:
     innocent = running(submit, node)
@@ -135,7 +135,7 @@ def test_what_a_job_holds_that_was_set_aside_is_promised_to_nobody(
     assert fresh(culprit).state == JobState.RUNNING
 
 
-def test_a_resumed_job_that_breaks_plans_is_set_aside_before_anybody_is_decided(
+def test_resumed_job_that_breaks_plans_is_set_aside_before_decisions(
     submit: Submit, node: SimulatedAgent, breaks: Breaks, one_step: None
 ) -> None:
     resumed = running(submit, node, "slo", seconds=36_000.0)
@@ -170,7 +170,7 @@ def test_who_asks_is_told_that_no_plan_can_be_computed(
     assert server.drain == "draining", "an operator who forces it need not wait for a plan"
 
 
-def test_what_if_says_of_a_job_that_breaks_plans_what_its_submission_would_be_told(
+def test_what_if_declines_a_job_that_breaks_plans(
     submit: Submit, node: SimulatedAgent, breaks: Breaks
 ) -> None:
     job = running(submit, node, "slo", seconds=3_600.0)
@@ -180,7 +180,7 @@ def test_what_if_says_of_a_job_that_breaks_plans_what_its_submission_would_be_to
     assert "RecursionError" in answer.reason
 
 
-def test_where_promises_cannot_be_looked_at_nothing_is_measured_and_the_pass_goes_on(
+def test_failed_promise_check_prevents_a_measurement_but_not_the_pass(
     submit: Submit, node: SimulatedAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(policy: Policy, snapshot: Snapshot) -> Decision:

@@ -76,7 +76,7 @@ def test_jobs_whose_function_cannot_be_measured_end_some_in_each_pass(many: Call
     assert JobEvent.objects.filter(kind=JobState.FAILED).count() == MANY
 
 
-def test_jobs_whose_requirements_cannot_be_installed_end_some_in_each_pass(
+def test_jobs_with_uninstallable_requirements_fail_in_batches(
     many: Callable[..., list[Job]],
 ) -> None:
     jobs = many()
@@ -96,7 +96,7 @@ def test_jobs_whose_requirements_cannot_be_installed_end_some_in_each_pass(
     assert states() == {JobState.FAILED: MANY}
 
 
-def test_jobs_that_could_not_be_measured_in_time_are_declined_some_in_each_pass(
+def test_jobs_not_measured_in_time_are_declined_in_batches(
     many: Callable[..., list[Job]],
 ) -> None:
     now = timezone.now()
@@ -128,7 +128,7 @@ def test_jobs_become_late_some_in_each_pass(many: Callable[..., list[Job]]) -> N
     assert JobEvent.objects.filter(kind="late").count() == MANY
 
 
-def test_who_waits_for_the_same_function_is_told_at_once_that_it_is_measured(
+def test_jobs_waiting_for_one_measurement_are_profiling_at_once(
     many: Callable[..., list[Job]],
 ) -> None:
     many(state=JobState.SUBMITTED)

@@ -40,7 +40,7 @@ from tests.control_plane.simulated_time import SimulatedTime
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_job_that_is_not_recovered_after_two_recovery_times_is_an_incident_until_it_trains(
+def test_overdue_recovery_is_an_incident_until_the_job_trains(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     here, other = nodes
@@ -189,7 +189,7 @@ def holding(job: Job, server: Server, rank: int, iteration: int, **more: int) ->
     agent.save(update_fields=["memory_store"])
 
 
-def test_copies_that_were_ordered_and_lack_for_too_long_are_an_incident(
+def test_copies_missing_for_too_long_are_an_incident(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     first, second = nodes

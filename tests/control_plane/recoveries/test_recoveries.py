@@ -159,7 +159,7 @@ def test_workers_that_never_finish_loading_are_replaced(
     assert only_recovery(job).outcome == "recovered"
 
 
-def test_a_lost_server_is_detected_when_it_is_silent_and_shown_beside_its_fence(
+def test_lost_server_is_detected_when_silent_and_fenced_later(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     here, other = nodes
@@ -197,7 +197,7 @@ def test_servers_lost_within_two_seconds_are_one_loss(
     assert Recovery.objects.count() == 1
 
 
-def test_a_peer_that_noticed_first_is_the_detection_and_the_server_is_named_later(
+def test_peer_report_is_the_detection_and_names_the_server_later(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     first, second = nodes
@@ -217,7 +217,7 @@ def test_a_peer_that_noticed_first_is_the_detection_and_the_server_is_named_late
     assert only_recovery(job).outcome == RecoveryOutcome.RECOVERED
 
 
-def test_a_server_that_is_given_up_after_training_went_on_makes_it_a_recovery_of_hardware(
+def test_server_fenced_after_restart_makes_a_recovery_one_of_hardware(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     lost, survivor = nodes
@@ -240,7 +240,7 @@ def test_a_server_that_is_given_up_after_training_went_on_makes_it_a_recovery_of
     assert [one["name"] for one in after.lost_servers] == ["node-1"]
 
 
-def test_a_start_that_fails_is_an_attempt_and_the_recovery_begins_anew(
+def test_failed_start_counts_as_an_attempt_and_recovery_restarts(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     here, other = nodes
@@ -284,7 +284,7 @@ def test_a_recovery_ends_with_its_job(
     assert found.ended_at is not None
 
 
-def test_a_server_that_is_emptied_is_an_announced_failure_that_loses_nothing(
+def test_drained_server_is_an_announced_failure_without_loss(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     here, other = nodes
@@ -299,7 +299,7 @@ def test_a_server_that_is_emptied_is_an_announced_failure_that_loses_nothing(
     assert not Recovery.objects.exclude(kind=RecoveryKind.ANNOUNCED).exists()
 
 
-def test_a_server_that_dies_while_it_is_emptied_was_lost_and_not_announced(
+def test_server_lost_during_its_drain_is_a_hardware_failure(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     here, other = nodes
@@ -444,7 +444,7 @@ def test_steps_that_are_carried_out_twice_change_nothing(
 
 
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_platform_that_is_stopped_between_any_two_steps_recovers_the_same(
+def test_platform_stopped_between_any_steps_recovers_the_same(
     scenario: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     how = dict(recovering._HOW)

@@ -85,7 +85,7 @@ def enrol(name: str, gpus: int) -> SimulatedAgent:
     return made
 
 
-def test_after_a_rescale_a_job_is_unprotected_until_its_new_generations_first_point_is_whole(
+def test_rescaled_job_is_unprotected_until_its_first_complete_point(
     time: SimulatedTime, cluster: Cluster, submit: Submit
 ) -> None:
     agents = [enrol("node-1", 2), enrol("node-2", 2), enrol("node-3", 4)]

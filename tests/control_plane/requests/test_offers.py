@@ -76,7 +76,7 @@ def test_who_accepts_is_promised_a_deadline_that_counts_from_then(
     assert (accepted.state, accepted.at_risk) == (JobState.RUNNING, False)
 
 
-def test_the_offered_deadline_holds_where_others_were_promised_the_time_before(
+def test_offered_deadline_holds_beside_promises_made_since(
     declined: Job, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     offer = Offer.objects.get(job=declined, state=OfferState.OPEN)
@@ -105,7 +105,7 @@ def test_what_is_held_goes_to_others_once_the_offer_is_declined(
     assert rival.promised == let_go
 
 
-def test_the_successor_sends_its_gradients_as_the_declined_job_would_have(
+def test_successor_keeps_the_gradient_choices_of_the_declined_job(
     declined: Job, clock: SimulatedTime
 ) -> None:
     declined.lossy, declined.codecs = Lossy.ALLOWED, ["onebit"]
@@ -114,7 +114,7 @@ def test_the_successor_sends_its_gradients_as_the_declined_job_would_have(
     assert (accepted.lossy, accepted.codecs) == (Lossy.ALLOWED, ["onebit"])
 
 
-def test_facts_that_move_while_a_better_deadline_is_sought_are_looked_at_again(
+def test_facts_changed_during_an_acceptance_are_checked_again(
     declined: Job,
     owned: SimulatedAgent,
     submit: Submit,

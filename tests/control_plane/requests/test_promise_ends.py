@@ -69,7 +69,7 @@ def outcome(job: Job, *, completes: bool) -> tuple[str, str]:
     ],
     ids=["two lost", "one announced", "one before the promise", "one lost"],
 )
-def test_a_promise_is_void_where_more_servers_were_lost_than_it_counts_on(
+def test_promise_is_void_after_more_lost_servers_than_it_covers(
     late: Job, second: dict[str, Any] | None, expected: tuple[str, str], completes: bool
 ) -> None:
     lost_a_server(late, 1)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 Submit = Callable[..., Job]
 
 
-def test_a_promise_under_a_reserve_keeps_slack_for_work_lost_since_the_last_checkpoint(
+def test_reserve_slack_covers_work_lost_since_the_last_checkpoint(
     cluster: Cluster,
 ) -> None:
     """Just before the next checkpoint a minute of work is lost, beside fence, margin and a start."""
@@ -116,9 +116,7 @@ def with_stores(*agents: SimulatedAgent) -> None:
         Server.objects.filter(pk=agent.agent.server_id).update(memory_store_bytes=10**9)
 
 
-def test_a_deadline_that_durable_states_could_not_keep_is_promised_where_copies_in_memory_are(
-    cluster: Cluster, submit: Submit
-) -> None:
+def test_copies_in_memory_allow_a_deadline_that_storage_does_not(cluster: Cluster, submit: Submit) -> None:
     """Once a state of the function was stored, a lost server costs a quarter of a minute, not a whole one."""
     agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
     measured_once(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
@@ -158,9 +156,7 @@ def test_a_deadline_that_durable_states_could_not_keep_is_promised_where_copies_
     assert set(told) == {15.0}
 
 
-def test_a_function_of_which_no_state_was_stored_counts_on_durable_storage(
-    cluster: Cluster, submit: Submit
-) -> None:
+def test_function_without_a_stored_state_counts_on_durable_storage(cluster: Cluster, submit: Submit) -> None:
     agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
     measured_once(submit, *agents)
     with_stores(*agents)
@@ -174,7 +170,7 @@ def test_a_function_of_which_no_state_was_stored_counts_on_durable_storage(
     assert "from durable storage" in job.verdict["counts_on"]
 
 
-def test_what_storing_takes_is_learnt_as_if_one_worker_had_it_all_and_forgotten_slowly(
+def test_storing_cost_is_learnt_as_of_one_worker_and_forgotten_slowly(
     cluster: Cluster, submit: Submit
 ) -> None:
     agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
@@ -190,9 +186,7 @@ def test_what_storing_takes_is_learnt_as_if_one_worker_had_it_all_and_forgotten_
     assert 0.0 < curve.copy_seconds < 0.1 * workers
 
 
-def test_operators_are_told_where_a_lost_server_would_cost_more_than_a_promise_counts_on(
-    cluster: Cluster, submit: Submit
-) -> None:
+def test_operators_see_jobs_whose_loss_would_exceed_their_promise(cluster: Cluster, submit: Submit) -> None:
     agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
     measured_once(submit, *agents)
     Cluster.objects.update(reserve_servers=1)

@@ -59,7 +59,7 @@ def seen(job: Job) -> JobSnapshot:
     return next(each for each in snapshot.jobs if each.id == job.pk)
 
 
-def test_who_claims_to_be_nearly_done_has_nothing_promised_away_that_it_holds(
+def test_implausible_progress_frees_no_gpus_for_newcomers(
     owned: SimulatedAgent, submit: Callable[..., Job], promised: Job, clock: SimulatedTime
 ) -> None:
     says(owned, promised, ITERATIONS - 1)
@@ -70,9 +70,7 @@ def test_who_claims_to_be_nearly_done_has_nothing_promised_away_that_it_holds(
     assert not newcomer.promised
 
 
-def test_nor_is_it_believed_when_its_next_generation_goes_on_from_there(
-    owned: SimulatedAgent, promised: Job
-) -> None:
+def test_implausible_start_iteration_is_not_believed(owned: SimulatedAgent, promised: Job) -> None:
     says(owned, promised, ITERATIONS - 1)
     Generation.objects.filter(job=promised, state=GenerationState.LIVE).update(
         start_iteration=ITERATIONS - 1, live_at=timezone.now()
@@ -81,7 +79,7 @@ def test_nor_is_it_believed_when_its_next_generation_goes_on_from_there(
 
 
 @pytest.mark.parametrize("faster", [pytest.param(1.0, marks=pytest.mark.slow), 1.2])
-def test_who_trains_as_fast_as_measured_or_a_little_faster_is_believed(
+def test_progress_at_or_slightly_above_measured_speed_is_believed(
     owned: SimulatedAgent, promised: Job, clock: SimulatedTime, faster: float
 ) -> None:
     gpus = seen(promised).gpus_now

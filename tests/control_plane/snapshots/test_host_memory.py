@@ -110,9 +110,7 @@ def report_memory(node: SimulatedAgent, job: Job, size_bytes: int, iteration: in
     assert node.report(metrics=[entry]).refused == []
 
 
-def test_a_job_that_grows_is_told_and_more_is_reserved_up_to_its_share(
-    cluster: Cluster, submit: Submit
-) -> None:
+def test_growing_memory_use_raises_the_reservation_up_to_its_share(cluster: Cluster, submit: Submit) -> None:
     node = server("node-1", 16)
     job = submit(seconds=3000, iterations=10_000)
     settle(node)

@@ -58,7 +58,7 @@ def kind(job: Job) -> str:
     return found.curve.gpu_kind
 
 
-def test_who_is_refused_by_the_most_numerous_kind_is_asked_for_on_the_next(
+def test_job_refused_on_the_most_numerous_kind_is_tried_on_the_next(
     nodes: Nodes, submit: Submit, clock: SimulatedTime
 ) -> None:
     # 34 iterations a second at most on the one, 57 on the other.
@@ -80,7 +80,7 @@ def test_who_is_refused_by_the_most_numerous_kind_is_asked_for_on_the_next(
     assert "asked for on emulated-a100 GPUs now" in asked.message
 
 
-def test_a_refusal_of_all_names_what_each_kind_said_and_offers_the_earliest_deadline(
+def test_refusal_names_all_kinds_and_offers_the_earliest_deadline(
     nodes: Nodes, submit: Submit, clock: SimulatedTime
 ) -> None:
     job = submit(seconds=100, iterations=60_000)
@@ -165,7 +165,7 @@ class SmallMemory(SimulatedAgent):
             )  # fmt: skip
 
 
-def test_a_function_that_does_not_fit_on_one_kind_is_measured_on_the_next(
+def test_function_that_does_not_fit_on_one_kind_is_tried_on_the_next(
     cluster: Cluster, submit: Submit, clock: SimulatedTime
 ) -> None:
     nodes = (
@@ -180,7 +180,7 @@ def test_a_function_that_does_not_fit_on_one_kind_is_measured_on_the_next(
     assert "could not be measured" in found.refused_kinds["emulated-t4"]["reason"]
 
 
-def test_what_if_asks_the_kinds_in_turn_and_offers_the_earliest_deadline(
+def test_what_if_tries_all_kinds_and_offers_the_earliest_deadline(
     nodes: Nodes, submit: Submit, clock: SimulatedTime, version: FunctionVersion
 ) -> None:
     job = submit(seconds=100, iterations=4000)

@@ -60,7 +60,7 @@ def test_a_recovered_job_goes_to_the_server_that_has_its_copies(
     assert order(cluster) == ["node-1", "node-2", "node-3"]
 
 
-def test_racks_stay_together_and_nothing_held_leaves_the_order_of_the_topology() -> None:
+def test_racks_stay_together_and_topology_order_breaks_ties() -> None:
     racks = {1: "b", 2: "a", 3: "b", 4: "a", 5: "c"}
     assert holders_first(racks, {}) == [2, 4, 1, 3, 5]
     assert holders_first(racks, {9: 100}) == [2, 4, 1, 3, 5]
