@@ -40,7 +40,7 @@ def test_fixed_changes_are_allowed_at_their_time_within_a_slot() -> None:
     assert changes_allowed_from(ends_at, 120.0) == 120.0
 
 
-def test_an_answer_that_moves_nobody_begins_no_slot() -> None:
+def test_decision_without_moves_begins_no_slot() -> None:
     assert slot_end_after(90.0, 100.0, 5.0, moved=False) == 90.0
 
 
@@ -52,7 +52,7 @@ def test_waiting_until_the_named_time_is_always_enough(now: float, ends_at: floa
 
 
 @given(now=TIMES, ends_at=TIMES, wake_at=TIMES)
-def test_changed_facts_are_looked_at_as_soon_as_gpus_may_change_hands(
+def test_next_decision_is_as_soon_as_gpus_may_change_hands(
     now: float, ends_at: float, wake_at: float
 ) -> None:
     at = looked_at_again(now, ends_at, wake_at)

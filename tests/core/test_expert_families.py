@@ -20,7 +20,7 @@ from workers.runtime.synchronisation.kinds import KINDS
     ("family", "gradients"),
     [("moe", "dense"), ("lossless+moe", "lossless"), ("lossy(fp16+onebit)+moe", "lossy(fp16+onebit)")],
 )
-def test_a_name_says_gradients_and_experts(family: str, gradients: str) -> None:
+def test_family_name_encodes_gradients_and_experts(family: str, gradients: str) -> None:
     assert has_experts(family)
     assert gradients_of(family) == gradients
     assert with_experts(gradients) == family

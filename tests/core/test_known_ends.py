@@ -112,7 +112,7 @@ def test_a_promised_job_leaves_a_server_whose_end_becomes_known():
     assert cluster.at_risk == set()
 
 
-def test_the_next_look_comes_before_the_end():
+def test_next_wake_is_before_the_end_of_a_server():
     asked = with_end(7.3, job("lone", 100.0, measured={1: 1.0}))
     assert PUNCTUAL.replan(asked).next_wake_at <= 6.3 + 1e-9
     assert PUNCTUAL.admit(asked).next_wake_at <= 6.3 + 1e-9

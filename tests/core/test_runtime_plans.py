@@ -31,7 +31,7 @@ PLANS = st.builds(
 
 
 @given(st.lists(st.integers(0, 3), min_size=1))
-def test_the_same_placement_gets_the_same_plan_and_its_shape_is_told(servers: list[int]) -> None:
+def test_same_placement_gets_the_same_plan_with_its_shape(servers: list[int]) -> None:
     plan = choose_runtime_plan(servers)
     assert plan == choose_runtime_plan(servers)
     assert plan.shape == ("packed" if len(set(servers)) == 1 else "spread")
@@ -67,9 +67,7 @@ def test_worker_reads_the_sent_plan_with_the_same_digest(plan: RuntimePlan) -> N
 
 
 @given(PLANS, PLANS)
-def test_plans_have_the_same_digest_only_where_they_say_the_same(
-    one: RuntimePlan, other: RuntimePlan
-) -> None:
+def test_plans_have_equal_digests_only_with_equal_contents(one: RuntimePlan, other: RuntimePlan) -> None:
     contents = [{**plan.to_message(), "digest": None} for plan in (one, other)]
     # In JSON, as Python calls 1 and True equal.
     same = json.dumps(contents[0], sort_keys=True) == json.dumps(contents[1], sort_keys=True)

@@ -157,19 +157,19 @@ TOGETHER = 16
 OVER_TIME = 4
 
 
-def test_what_is_admitted_together_is_feasible():
+def test_jobs_admitted_together_are_feasible():
     for seed in range(TOGETHER):
         assert_only_feasible_sets_are_admitted(seed)
 
 
-def test_what_is_admitted_over_time_is_feasible():
+def test_jobs_admitted_over_time_are_feasible():
     for seed in range(OVER_TIME):
         assert_only_feasible_sets_are_admitted_as_time_passes(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_what_is_admitted_is_feasible_in_thousands_of_cases():
+def test_admitted_jobs_are_feasible_in_thousands_of_cases():
     for seed in (*range(TOGETHER, 240), *range(1000, 4000)):
         assert_only_feasible_sets_are_admitted(seed)
     for seed in (*range(OVER_TIME, 40), *range(1000, 1600)):

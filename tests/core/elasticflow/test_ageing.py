@@ -99,7 +99,7 @@ def test_long_job_is_served_in_bounded_time_and_promises_are_kept(seed: int, wei
     assert cluster.at_risk == set()
 
 
-def test_without_ageing_it_waits_for_as_long_as_short_ones_come() -> None:
+def test_without_ageing_a_long_job_waits_while_short_ones_arrive() -> None:
     work = stream(3, 1.0)
     assert "long" in executed(work, 1.0).completed_at
     assert "long" not in executed(work, 0.0).completed_at

@@ -86,7 +86,7 @@ def test_a_soft_job_is_kept_without_a_promise():
     assert "room is kept" in verdict.reason
 
 
-def test_where_promises_alone_leave_too_little_that_is_the_reason():
+def test_promises_alone_are_the_reason_where_they_leave_too_little():
     demand = after_small_jobs(8.0, every=2.0)
     first = PUNCTUAL.replan(at_now(ExpectedDemand(), large("first")))
     decision = PUNCTUAL.replan(at_now(demand, promised(large("first"), first), large("second")))
@@ -118,7 +118,7 @@ def test_offered_deadline_is_promised_when_accepted():
     assert verdicts(PUNCTUAL.replan(at_now(demand, accepted))) == {"large": True}
 
 
-def test_no_offer_is_made_where_smaller_jobs_will_take_all_there_is():
+def test_no_offer_is_made_where_small_jobs_will_take_all_gpus():
     demand = after_small_jobs(8.0, every=1.0)  # eight GPUs' worth
     verdict, offer = PUNCTUAL.what_if(at_now(demand), large())
     assert verdict.reason_code is ReasonCode.ROOM_KEPT
@@ -155,7 +155,7 @@ def test_same_snapshot_gives_same_answer_and_expected_demand_grows():
     st.floats(1.0, 1e7),
     st.floats(1.0, 1e9),
 )  # fmt: skip
-def test_what_is_expected_is_bounded_by_what_came(submissions, horizon, below):
+def test_expected_demand_is_bounded_by_past_demand(submissions, horizon, below):
     demand, asked = ExpectedDemand(), 0.0
     for at, project, gpu_seconds, window in sorted(submissions):
         demand = demand.noted(at, project, gpu_seconds, window)
@@ -169,7 +169,7 @@ def test_what_is_expected_is_bounded_by_what_came(submissions, horizon, below):
     assert again.expected(1e7, np.array([horizon]), below=2 * below)[0] >= expected[0] - 1e-6
 
 
-def test_what_is_remembered_stays_small():
+def test_remembered_demand_has_a_bounded_size():
     demand = ExpectedDemand()
     for number in range(2000):
         demand = demand.noted(float(number), number, 10.0 + number, 60.0)

@@ -148,7 +148,7 @@ def test_work_limit_decides_a_prefix_and_names_undecided_newcomers(
     seed=st.integers(0, 10_000), most_work=st.integers(0, 60_000), reallocating=st.booleans(),
     same_kind=st.booleans(),
 )  # fmt: skip
-def test_beside_borrowed_servers_a_limit_of_work_says_who_waits_too(
+def test_work_limit_names_undecided_newcomers_beside_borrowed_servers(
     seed: int, most_work: int, reallocating: bool, same_kind: bool
 ) -> None:
     """Best-effort newcomers who get borrowed GPUs are decided by that, before others in front of them."""
@@ -226,9 +226,7 @@ def test_prudent_newcomer_is_counted_once_in_any_split() -> None:
 
 
 @given(seed=st.integers(0, 10_000), pauses=st.booleans(), reserve=st.integers(0, 1))
-def test_whom_gpu_time_is_missing_for_full_admission_refuses_too(
-    seed: int, pauses: bool, reserve: int
-) -> None:
+def test_full_admission_refuses_jobs_that_lack_gpu_time(seed: int, pauses: bool, reserve: int) -> None:
     refused = []
 
     class Never(GpuTimeNeeded):

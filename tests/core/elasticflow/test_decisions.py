@@ -47,7 +47,7 @@ def test_reason_names_the_run_time_of_a_job_too_slow_for_the_cluster():
 
 @pytest.mark.parametrize("policy", ["punctual", "elasticflow", "edf_admission"])
 @pytest.mark.parametrize("service_class", list(ServiceClass))
-def test_a_job_of_no_iterations_is_refused_and_told_why(policy: str, service_class: ServiceClass):
+def test_job_without_iterations_is_refused_with_the_reason(policy: str, service_class: ServiceClass):
     deadline = NO_DEADLINE if service_class is ServiceClass.BEST_EFFORT else 60.0
     empty = job("A", 0, deadline, service_class=service_class)
     (verdict,) = policy_named(policy).admit(snapshot(4, empty)).verdicts
@@ -137,7 +137,7 @@ def test_a_locked_job_keeps_its_gpus_through_the_next_slot():
     assert verdicts(impossible) == {"S": False}
 
 
-def test_nobody_is_placed_on_blocked_gpus_before_they_are_free():
+def test_blocked_gpus_are_unused_until_they_are_free():
     blocked = (BlockedGpus((0, 1, 2, 3), until=2.0),)
     decision = replan(snapshot((4, 4), job("A", 40), blocked=blocked))
     assert decision.placements["A"] == (4, 5, 6, 7)

@@ -40,7 +40,7 @@ def test_deadline_order_counts_failure_slack_of_earlier_jobs() -> None:
         assert [each.promised for each in verdicts] == [True, promised]
 
 
-def test_an_offer_leaves_its_own_jobs_slack() -> None:
+def test_offer_leaves_the_failure_slack_of_its_job() -> None:
     settings = replace(ONE_IN_RESERVE, offer_hold_seconds=0.0)
     asking = [job("asks", 20, 5.0, {1: 1.0}, failure_slack_seconds=slack) for slack in (3.0, 11.0)]
     offers = [find_offer(snapshot((1, 1), settings=settings), each) for each in asking]

@@ -74,7 +74,7 @@ def test_a_promised_job_with_time_to_spare_leaves_growth_to_others() -> None:
     assert grown == {"promised": grown["promised"], "other": 4}
 
 
-def test_promises_are_kept_before_anybody_grows() -> None:
+def test_promises_are_kept_before_any_job_grows() -> None:
     """It needs all eight GPUs until its deadline, so nobody else has any now."""
     linear = (1.0, 2.0, 4.0, 8.0)
     grown = sizes(job("promised", linear, 8 * 95.0, deadline_at=100.0), job("other", linear, 1e6))

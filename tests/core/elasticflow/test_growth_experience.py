@@ -48,7 +48,7 @@ def test_idle_gpus_are_used_once_they_were_idle_long_enough() -> None:
     assert len(then.placements["long"]) == 8
 
 
-def test_what_growth_lasted_is_learnt_when_the_job_shrinks() -> None:
+def test_duration_of_growth_is_learnt_when_the_job_shrinks() -> None:
     problem = PUNCTUAL.problem_of(asked(1000.0, running((960.0, 0.0, 20.0), gpus=8)))
     notes = next_notes(problem, np.array([2]))
     assert notes[0, LASTED] == (20.0 + 40.0) / 2
@@ -58,7 +58,7 @@ def test_what_growth_lasted_is_learnt_when_the_job_shrinks() -> None:
     assert grown[0, IDLE_SINCE] == 0.0
 
 
-def test_idle_gpus_that_others_take_are_learnt_from_too() -> None:
+def test_idle_gpus_taken_by_other_jobs_count_as_ended_growth() -> None:
     problem = PUNCTUAL.problem_of(asked(1000.0, running((900.0, 990.0, 30.0))))
     assert next_notes(problem, np.array([4]))[0, LASTED] == 30.0, "they are idle still"
     both = asked(1000.0, running((900.0, 990.0, 30.0)), job("other", 10.0, measured=LINEAR))

@@ -225,7 +225,7 @@ def test_a_batch_spares_a_job_at_risk_too() -> None:
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.25], ids=["moves are free", "moves cost a pause"])
-def test_a_promise_that_finds_no_block_in_time_is_told_to_be_at_risk(pause: float) -> None:
+def test_promise_without_a_free_block_in_time_is_at_risk(pause: float) -> None:
     """Two jobs in the middle of a change split the server: the two GPUs that are free are no block."""
     changing = [
         job(name, 50, measured={1: 1.0}, newcomer=False, gpus_now=1, placement=(address,), locked=True)

@@ -72,7 +72,7 @@ def test_no_promised_job_is_late_when_others_stop_early(seed: int):
 
 @moderate
 @given(seed=seeds)
-def test_losing_a_server_within_the_reserve_makes_nobody_late(seed: int):
+def test_losing_a_server_within_the_reserve_makes_no_job_late(seed: int):
     workload = random_workload(seed, most_jobs=12)
     assume(len(workload.servers) > 1)
     slot = workload.settings.slot_seconds

@@ -137,7 +137,7 @@ def test_a_job_in_the_middle_of_a_change_keeps_its_borrowed_gpus() -> None:
     assert not decision.changes
 
 
-def test_blocked_gpus_of_a_borrowed_server_are_left_alone() -> None:
+def test_blocked_gpus_of_a_borrowed_server_are_unused() -> None:
     measuring = BlockedGpus(addresses=BORROWED[:2], until=60.0)
     waiting = job("waiting", submitted_at=-1.0, remaining_iterations=1000.0)
     decision = decide(snapshot(promised(), waiting, blocked=(measuring,)))

@@ -52,7 +52,7 @@ def test_room_is_made_for_a_newcomer_that_needs_no_more_than_most():
     assert verdicts(PUNCTUAL.replan(squeezing(after_jobs_of(0.1, 3.0, 2.5)))) == {"X": True, "Y": True}
 
 
-def test_a_refusal_says_what_making_room_would_cost():
+def test_refusal_shows_the_cost_of_making_room():
     decision = PUNCTUAL.replan(squeezing(after_jobs_of(0.5, 0.5, 0.5, 0.5, 90.0)))
     assert verdicts(decision) == {"X": True, "Y": False}
     refusal = decision.verdicts[1]
@@ -90,7 +90,7 @@ def states_with_newcomers(seeds: range) -> list[Snapshot]:
     return states
 
 
-def test_whomever_algorithm_1_promises_is_promised():
+def test_every_job_that_algorithm_1_promises_is_promised():
     """From the same state, however little a typical newcomer needs."""
     promised = refused = 0
     for state in states_with_newcomers(range(24)):
@@ -144,7 +144,7 @@ def test_small_job_beside_four_large_promises_is_decided_as_published(busy, admi
     assert verdicts(ELASTICFLOW.replan(asked)) == verdicts(PUNCTUAL.replan(asked)) == {"small": admitted}
 
 
-def test_open_newcomers_are_learnt_only_where_room_may_be_made():
+def test_demand_is_learnt_only_by_policies_that_make_room():
     asked = squeezing(ExpectedDemand())
     learnt = ExpectedDemand.recalled(np.array(PUNCTUAL.admit(asked).memory))
     assert learnt.gpu_seconds.sum() == pytest.approx(2 * 2.5 / 1.5 + 1.0)

@@ -36,7 +36,7 @@ def test_words_numbers_and_truth_values_become_what_the_field_holds() -> None:
     assert OFFERED["part"].read(1) == 1.0
 
 
-def test_a_value_is_told_as_it_is_given() -> None:
+def test_value_is_printed_in_the_form_of_its_option() -> None:
     assert OFFERED["standing"].said(True) == "together"
     assert OFFERED["seconds"].said(2.5) == "2.5"
 
@@ -52,8 +52,6 @@ def test_a_value_is_told_as_it_is_given() -> None:
         ("seconds", float("inf"), "must be above 0, not inf"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused_with_what_would_be_right(
-    name: str, value: float, right: str
-) -> None:
+def test_value_out_of_bounds_is_refused_with_the_bounds(name: str, value: float, right: str) -> None:
     with pytest.raises(ValueError, match=right):
         OFFERED[name].read(value)

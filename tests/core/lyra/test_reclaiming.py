@@ -163,7 +163,7 @@ def test_flexible_servers_can_be_ordered_by_number_of_workers(method):
     assert reclaim.preempted.size == 0
 
 
-def test_the_loss_is_computed_anew_after_each_release():
+def test_loss_is_recomputed_after_each_release():
     """Of one job the first flexible server saves 5 s, the next 25 s, more than the 12 s of the other job."""
     speeds = Speeds(
         np.array([0, 4, 6]), np.array([1, 2, 3, 4, 1, 2]), np.array([1.0, 2.0, 4.0, 5.0, 1.0, 1.25])
@@ -249,7 +249,7 @@ def test_base_workers_on_owned_servers_do_not_make_a_job_look_cheap():
     assert costs(places, server_fraction(places)).tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
 
 
-def test_they_do_where_owned_servers_are_counted():
+def test_wide_job_looks_cheap_where_owned_servers_are_counted():
     """Two servers go back: first the wide job's, a quarter of whose cost falls on it, then, by number of
     jobs, either."""
     jobs = [{1: (1, 0), 3: (1, 0), 4: (1, 0), 5: (1, 0)}, {0: (1, 0)}, {2: (1, 0)}]
@@ -326,7 +326,7 @@ def test_a_question_that_contradicts_itself_is_refused():
 
 
 @pytest.mark.parametrize("method", list(ReclaimMethod))
-def test_with_nobody_running_any_server_goes_back(method):
+def test_without_running_jobs_any_server_is_returned(method):
     question = question_of([], 2, servers=3)
     assert isinstance(question.workers, WorkerMap)
     reclaim = choose_servers(question, method)

@@ -30,7 +30,7 @@ def preempted(question, method):
     return choose_servers(question, method).preempted.size
 
 
-def test_lyra_is_close_to_the_optimum_and_improved_is_there():
+def test_lyra_is_near_the_optimum_and_improved_reaches_it():
     fewest, lyra, improved = [], [], []
     for question in instances(INSTANCES, elastic=True):
         fewest.append(fewest_by_trying_everything(question))
@@ -45,7 +45,7 @@ def test_lyra_is_close_to_the_optimum_and_improved_is_there():
     assert improved == fewest
 
 
-def test_the_program_finds_what_trying_everything_finds():
+def test_program_finds_the_optimum_of_exhaustive_search():
     for question in instances(100, elastic=True):
         reclaim = choose_servers(question, ReclaimMethod.OPTIMAL)
         assert not reclaim.limit_hit
@@ -86,7 +86,7 @@ def test_optimum_frees_fewest_gpus_among_minimal_preemptions():
     assert better > 0, "the instances must be able to tell"
 
 
-def test_a_search_that_was_cut_short_says_so_and_still_answers():
+def test_truncated_search_reports_its_limit_and_a_bound():
     """Every job on three servers of thirty, drawn evenly: nothing tells one server from another."""
     rng = np.random.default_rng(0)
     rows = [{int(server): (1, 0) for server in rng.choice(30, 3, replace=False)} for _ in range(75)]

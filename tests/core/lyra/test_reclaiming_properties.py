@@ -108,7 +108,7 @@ def test_v2_random_and_smallest_count_first_match_expectations():
 
 
 @pytest.mark.parametrize("method", [ReclaimMethod.RANDOM, ReclaimMethod.SCF])
-def test_the_seed_decides_what_is_left_to_chance(method):
+def test_seed_determines_random_choices(method):
     question = inelastic({str(server): {server: 8} for server in range(1, 9)}, 4, servers=8)
     answers = {
         tuple(sorted(choose_servers(replace(question, seed=seed), method).returned.tolist()))
@@ -127,7 +127,7 @@ def test_smallest_count_first_counts_once_and_counts_flexible_workers():
 
 
 @given(SEEDS, QUICK)
-def test_what_a_reclaim_does_is_what_the_next_division_finds_gone(seed, method):
+def test_reclaim_effects_equal_workers_missing_in_the_next_division(seed, method):
     """The choice's consequences, what a policy sees of the jobs afterwards, and each GPU by itself: one
     rule."""
     question = drawn(seed)

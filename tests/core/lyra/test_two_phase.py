@@ -40,7 +40,7 @@ def test_queue_orders_admit_different_jobs(options, admitted):
     assert division_of(fleet_of([10]), QUEUE, options).admitted.tolist() == admitted
 
 
-def test_everybody_behind_the_head_of_a_strict_queue_is_held_up():
+def test_jobs_behind_the_head_of_a_strict_queue_wait():
     assert skips(division_of(fleet_of([10]), QUEUE, FIRST_COME)) == {
         1: Skip.NO_ROOM,
         2: Skip.HELD_UP,
@@ -51,7 +51,7 @@ def test_everybody_behind_the_head_of_a_strict_queue_is_held_up():
     assert skips(division) == {2: Skip.FRAGMENTED, 3: Skip.HELD_UP}
 
 
-def test_a_job_that_fits_nowhere_is_flagged_and_holds_up_nobody():
+def test_unschedulable_job_is_flagged_and_delays_no_other():
     jobs = [inelastic(9, 11), inelastic(9, 1, 11), inelastic(9, 10)]
     for options in (TwoPhase(), FIRST_COME, BACKFILLING, IN_TURN):
         division = division_of(fleet_of([10]), jobs, options)
@@ -77,7 +77,7 @@ def test_each_kind_of_servers_has_its_own_knapsack():
     assert [knapsack.value for knapsack in division.knapsacks] == [pytest.approx(100), pytest.approx(240)]
 
 
-def test_a_knapsack_beyond_the_work_limit_says_that_it_was_greedy():
+def test_knapsack_beyond_the_work_limit_is_marked_as_inexact():
     jobs = [Job(600.0, linear(2, 4)), Job(600.0, linear(2, 4))]
     assert division_of(fleet_of([6]), jobs).knapsacks[0].exact
     division = division_of(fleet_of([6]), jobs, TwoPhase(work_limit=1))
@@ -116,7 +116,7 @@ def test_inelastic_jobs_prefer_owned_servers_and_elastic_ones_loans():
     assert skips(division) == {2: Skip.NO_ROOM}
 
 
-def test_without_growth_nobody_has_flexible_workers():
+def test_without_growth_no_job_has_flexible_workers():
     jobs = [Job(1000.0, linear(4, 10), places={0: (4, 6)})]
     division = division_of(fleet_of([10]), jobs, TwoPhase(growth=Growth.NONE))
     assert total_of(division.workers, 0) == (4, 0)
@@ -227,7 +227,7 @@ def test_columns_of_other_lengths_are_refused():
     assert demands_for([inelastic(1, 1)]).work.tolist() == [1.0]
 
 
-def test_nobody_is_fine():
+def test_division_of_no_jobs_is_empty():
     division = division_of(fleet_of([8], [8]), [])
     assert division.workers.server.size == 0
     assert np.all(division.role == 0)

@@ -65,12 +65,12 @@ def test_running_elastic_job_moves_to_loaned_servers_only_if_chosen():
     assert places_in(division_of(fleet_of([4], [5]), [ON_OWNED], MOVES).workers, 0) == {0: (2, 2)}
 
 
-def test_who_is_marked_to_stay_does_not_move():
+def test_job_marked_to_stay_does_not_move():
     question = (fleet_of([4], [8]), map_of([ON_OWNED.places]), demands_for([ON_OWNED]), MOVES)
     assert places_in(divide(*question, not_moved=np.array([True])).workers, 0) == {0: (2, 2)}
 
 
-def test_what_a_move_leaves_free_goes_to_waiting_jobs_at_once():
+def test_gpus_left_by_a_move_go_to_waiting_jobs_at_once():
     bound = inelastic(50, 3)
     fleet, jobs = fleet_of([4], [6]), [ON_OWNED, bound]
     assert division_of(fleet, jobs).reason.tolist() == [Skip.NO_ROOM]

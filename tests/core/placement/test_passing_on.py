@@ -42,7 +42,7 @@ def test_promise_stands_while_other_gpus_pass_between_jobs() -> None:
 
 
 @pytest.mark.parametrize("gpus", [(4, 5), (2, 3, 4, 5), (0, 1, 2, 3, 4, 5, 6, 7), (1, 2, 3)])
-def test_whoever_is_seated_owns_the_gpus_of_its_place(gpus: tuple[int, ...]) -> None:
+def test_seated_job_owns_the_gpus_of_its_place(gpus: tuple[int, ...]) -> None:
     """Otherwise its place is given away a second time, and two lists of whole servers run into each other."""
     problem = build_problem(snapshot((4, 4, 4), holding("first", *range(8)), holding("second", *gpus)))
     occupancy = Seating(problem.present_placement).fresh_with_locked(None)
@@ -87,7 +87,7 @@ def random_overlap(chance: Random) -> Snapshot:
     return replace(asked, settings=replace(asked.settings, slot_seconds=10.0))
 
 
-def test_a_plan_is_found_whoever_shares_a_gpu_with_whom() -> None:
+def test_plan_is_found_for_any_jobs_sharing_gpus() -> None:
     chance = Random(5)
     policy = policy_named("punctual")
     for _ in range(300):
