@@ -98,7 +98,7 @@ def test_jobs_that_cannot_be_on_time_any_more_come_last():
     }
 
 
-def test_the_answer_says_what_chose_the_lease():
+def test_notes_name_the_method_that_chose_the_lease():
     everybody = replanned("chronus", snapshot(4, due("a", 200, 2), settings=LEASE))
     assert everybody.notes == ("lease to every accepted job",)
     contended = [due("a", 200, 2), due("b", 200, 2), due("c", 200, 2)]

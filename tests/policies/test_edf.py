@@ -77,7 +77,7 @@ def test_a_newcomer_that_would_make_an_admitted_job_late_is_refused():
     assert sizes(answer) == {"first": 2}
 
 
-def test_verdicts_between_slots_leave_everybody_alone():
+def test_verdicts_between_slots_change_no_allocation():
     first = job("first", 8, 9, C3)
     decision = replanned("edf_admission", snapshot(2, first))
     admitted = after(first, decision, remaining=7)
@@ -99,7 +99,7 @@ def test_each_reason_to_refuse_is_named():
     assert reason(job("free", 1, measured=C3)) is ReasonCode.BEST_EFFORT
 
 
-def test_a_late_job_refuses_everybody_only_in_the_published_variant():
+def test_late_job_blocks_newcomers_only_in_the_published_variant():
     late = job("late", 5, 1, C3, newcomer=False, promised=True)
     new = job("new", 1, 90, C3)
     asked = snapshot(2, late, new)

@@ -26,7 +26,7 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-def test_the_published_baselines_are_there():
+def test_published_baselines_exist():
     assert set(BASELINES) >= PUBLISHED
 
 
@@ -73,7 +73,7 @@ def questions(draw) -> Snapshot:
 
 @pytest.mark.parametrize("policy", sorted(PUBLISHED))
 @given(asked=questions())
-def test_an_answer_fits_the_cluster_and_answers_everybody(policy, asked):
+def test_decision_fits_the_cluster_and_has_all_verdicts(policy, asked):
     decision = policy_named(policy).replan(asked)
     assert _same(decision, policy_named(policy).replan(asked))
     verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
@@ -131,7 +131,7 @@ def test_what_if_gives_a_verdict_and_no_offer(policy):
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_a_job_waits_while_no_server_at_all_can_be_used(policy: str) -> None:
+def test_job_waits_while_no_server_is_usable(policy: str) -> None:
     gone = tuple(replace(server, usable=False) for server in servers(4))
     waiting = replace(job("waiting", 100.0, requested_gpus=1), measured=measured({1: 1.0, 2: 1.5}))
     decision = policy_named(policy).replan(Snapshot(0.0, 0.0, gone, (waiting,)))

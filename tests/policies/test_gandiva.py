@@ -41,14 +41,14 @@ def test_a_turn_is_never_as_short_as_the_pause_it_costs():
     assert ran == [{"a"}, {"a"}, {"b"}, {"b"}]
 
 
-def test_the_next_slot_is_asked_for_only_while_somebody_waits():
+def test_next_wake_is_set_only_while_a_job_waits():
     asked = snapshot((2,), asking("a"), asking("b"), settings=slots(60.0))
     assert replanned("gandiva", asked).next_wake_at == float("inf")
     crowded = snapshot((2,), *(asking(name) for name in "abc"), settings=slots(60.0))
     assert replanned("gandiva", crowded).next_wake_at == 60.0
 
 
-def test_the_published_variant_never_asks_and_turns_only_on_arrivals():
+def test_published_variant_rotates_only_on_arrivals():
     jobs = [asking(name) for name in "abc"]
     ran = turns("gandiva_artifact", (2,), 3, 61.0, *jobs)
     assert ran[0] == ran[1] == ran[2]

@@ -109,7 +109,7 @@ def test_children_take_first_jobs_of_one_parent_and_rest_of_the_other() -> None:
 
 
 @given(asked=questions(), seed=st.integers(0, 99))
-def test_what_is_found_is_allowed_and_no_worse_than_what_is_there(asked: Question, seed: int) -> None:
+def test_search_result_is_allowed_and_no_worse_than_the_present(asked: Question, seed: int) -> None:
     asked = asked._replace(present=repaired(asked, asked.present))
     best = found(asked, SMALL, seed)
     assert is_allowed(asked, best)
@@ -118,7 +118,7 @@ def test_what_is_found_is_allowed_and_no_worse_than_what_is_there(asked: Questio
 
 
 @given(asked=questions())
-def test_seeds_are_kept_where_nothing_better_is_found(asked: Question) -> None:
+def test_present_placement_stays_where_no_better_one_is_found(asked: Question) -> None:
     best = found(asked)
     again = search(asked, best[None], Budget(population=4, generations=1), np.random.default_rng(5))
     assert again.fitness[0] >= fitness(asked, best)
@@ -159,7 +159,7 @@ def test_a_change_that_gains_less_than_its_restart_is_not_made() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_moves_without_need_when_a_job_comes(seed: int) -> None:
+def test_no_job_moves_needlessly_when_a_job_arrives(seed: int) -> None:
     """Six jobs have all they can have on a cluster half empty; the seventh starts beside them."""
     present = np.zeros((6, 7), dtype=np.int16)
     present[range(6), range(6)] = 4

@@ -59,7 +59,7 @@ def test_the_best_batch_size_counts_by_what_it_does_for_the_training(tables):
     assert goodput_points(tables, "bert", OWN_BATCH) == pytest.approx({1: 6.0, 2: 10.0})
 
 
-def test_what_the_tables_do_not_cover_stays_as_it_is(tables):
+def test_workload_without_tables_is_unchanged(tables):
     made = one_bert()
     assert goodput_points(tables, "ncf", OWN_BATCH) == {}
     assert with_goodput(made, None) is made

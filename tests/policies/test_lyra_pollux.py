@@ -82,7 +82,7 @@ def test_without_jobs_nothing_is_searched() -> None:
     assert replanned("lyra_pollux", snapshot(4)).next_wake_at == inf
 
 
-def test_a_job_that_was_stopped_pays_half_a_minute_when_it_goes_on() -> None:
+def test_stopped_job_pays_half_a_minute_to_resume() -> None:
     asked = snapshot(1, asking("long", 1, work=1e6), settings=HALF_A_MINUTE)
     decision, asked = go_on("lyra_pollux", asked, 60.0)
     assert [change.pause_seconds for change in decision.changes] == [0.0], "a first start is none"

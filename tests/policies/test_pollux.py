@@ -73,12 +73,12 @@ def test_gpus_go_where_they_raise_goodput():
     assert sizes(last)["scales"] > sizes(last)["does-not"] >= 1
 
 
-def test_everybody_gets_something_before_anybody_gets_more():
+def test_every_job_gets_one_gpu_before_any_gets_more():
     last = run(4, *(asking(name, work=1e6) for name in "abcd"), gpus=4)[-1]
     assert sizes(last) == dict.fromkeys("abcd", 1)
 
 
-def test_a_job_that_was_restarted_often_is_left_alone():
+def test_job_with_many_restarts_is_not_resized():
     calm = asking(
         "calm", newcomer=False, gpus_now=4, placement=(0, 1, 2, 3), memory=(0.0, 4.0), submitted_at=-600.0
     )

@@ -22,7 +22,7 @@ def gpus_at(outcome: RunOutcome, job: int, at: float) -> int:
     return int(held.gpus[rows[-1]]) if rows.size else 0
 
 
-def test_sjf_starts_the_shortest_job_and_lets_nobody_grow() -> None:
+def test_sjf_starts_the_shortest_job_and_grows_none() -> None:
     outcome = run([Job(100.0, 8, 8), Job(60.0, 4, 8), Job(10.0, 8, 8)], policy="sjf")
     assert completion_seconds(outcome) == pytest.approx([110.0, 230.0, 10.0]), (
         "the second takes 120 s at its base"
@@ -41,7 +41,7 @@ def test_afs_grows_the_job_whose_rate_gains_most_for_its_work() -> None:
     assert gpus_at(run(jobs, policy="lyra"), 0, at=0.0) == 6, "Lyra favours the greatest total of time saved"
 
 
-def test_gandiva_grows_nobody_while_a_job_waits() -> None:
+def test_gandiva_grows_no_job_while_one_waits() -> None:
     """The second job needs the whole server, so the first may not take what is left beside it."""
     outcome = run([Job(100.0, 4, 8), Job(50.0, 8, 8)], policy="lyra_gandiva")
     assert gpus_at(outcome, 0, at=0.0) == 4
@@ -73,7 +73,7 @@ class TestOpportunistic:
         assert outcome.loans is not None
         assert outcome.loans.lent_gpus_busy.max() == 3
 
-    def test_a_job_too_large_for_what_is_ever_lent_runs_on_owned_servers(self) -> None:
+    def test_job_larger_than_any_loan_runs_on_owned_servers(self) -> None:
         jobs = [Job(600.0, 6, 6, fungible=True)]
         outcome = run(jobs, policy="opportunistic", inference_servers=4, usage=self.IDLE)
         assert outcome.jobs.started_at.tolist() == [0.0]
@@ -88,7 +88,7 @@ class TestOpportunistic:
         assert outcome.loans is not None
         assert outcome.loans.owned_gpus_busy.max() == 1
 
-    def test_without_an_inference_cluster_everybody_runs_on_owned_servers(self) -> None:
+    def test_without_inference_cluster_all_jobs_run_on_owned_servers(self) -> None:
         outcome = run([Job(100.0, 1, 1, fungible=True)], policy="opportunistic")
         assert completion_seconds(outcome) == pytest.approx([100.0])
 

@@ -27,11 +27,11 @@ def test_two_equal_jobs_share_the_time():
     assert fractions([100, 100], [0, 0], [200, 200], [4, 4], 4) == pytest.approx([0.5, 0.5])
 
 
-def test_everybody_runs_all_the_time_where_there_is_room():
+def test_all_jobs_run_all_the_time_where_there_is_room():
     assert fractions([100, 50], [10, 0], [100, 50], [2, 2], 4).tolist() == [1.0, 1.0]
 
 
-def test_who_has_waited_longer_gets_more_of_the_time():
+def test_longer_waiting_job_gets_more_time():
     patient, new = fractions([100, 100], [150, 0], [200, 200], [1, 1], 1)
     assert patient > new
     assert patient + new == pytest.approx(1.0)
@@ -72,12 +72,12 @@ def test_leases_go_round_among_equal_jobs():
     assert sorted(ran) == list("aabbcc")
 
 
-def test_gpus_are_packed_with_whoever_fits():
+def test_free_gpus_are_filled_with_jobs_that_fit():
     jobs = [asking("wide", 4), asking("half", 2), asking("also", 2)]
     assert sum(given("themis", 4, *jobs, settings=slots(60.0)).values()) == 4
 
 
-def test_a_lease_is_one_slot_while_anybody_waits():
+def test_lease_is_one_slot_while_a_job_waits():
     crowded = snapshot(1, asking("a"), asking("b"), settings=slots(60.0))
     assert replanned("themis", crowded).next_wake_at == 60.0
     assert replanned("themis", snapshot(2, asking("a"), asking("b"))).next_wake_at == float("inf")

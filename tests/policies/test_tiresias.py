@@ -20,7 +20,7 @@ def test_v24_seconds_of_running_until_a_job_leaves_its_queue(gpus, first, second
     assert seconds_until_demotion(7200.0, gpus) == float("inf")
 
 
-def test_a_job_runs_on_what_its_user_asked_for_or_not_at_all():
+def test_job_runs_on_exactly_the_requested_gpus_or_waits():
     assert given("tiresias", 4, asking("a", 2), asking("b", 4), asking("c", 1)) == {"a": 2, "b": 0, "c": 1}
 
 
@@ -32,7 +32,7 @@ def test_a_demoted_job_yields_to_one_that_has_used_less():
     assert sizes(replanned("tiresias", asked)) == {"old": 0, "new": 2}
 
 
-def test_before_its_demotion_it_does_not():
+def test_job_does_not_yield_before_its_demotion():
     old = asking("old", 2, work=1e6)
     _, asked = go_on("tiresias", snapshot(2, old, settings=slots(60.0)), 1560.0, asking("new", 2))
     assert sizes(replanned("tiresias", asked)) == {"old": 2, "new": 0}
