@@ -149,7 +149,7 @@ def patch_server(world: World, person: str = "operator", **body: Any) -> Any:
     return world.client(getattr(world, person)).patch(address, body, format="json")
 
 
-def test_an_operator_says_until_when_a_server_is_there(world: World) -> None:
+def test_operator_sets_and_clears_the_end_of_a_server(world: World) -> None:
     answer = patch_server(world, available_until="2100-01-31T14:00:00+02:00", force=True)
     assert (answer.status_code, answer.json()["available_until"]) == (200, "2100-01-31T12:00:00Z")
     assert get(world, f"servers/{world.server.pk}/").json()["available_until"] == "2100-01-31T12:00:00Z"
@@ -165,14 +165,14 @@ def test_an_operator_says_until_when_a_server_is_there(world: World) -> None:
         (5, "RFC 3339"),
     ],
 )
-def test_an_end_that_is_no_time_to_come_is_refused(world: World, until: Any, word: str) -> None:
+def test_end_of_a_server_in_the_past_is_refused(world: World, until: Any, word: str) -> None:
     answer = patch_server(world, available_until=until)
     assert answer.status_code == 400
     assert word in answer.json()["errors"]["available_until"][0]
     assert Server.objects.get(pk=world.server.pk).available_until is None
 
 
-def test_who_is_no_operator_does_not_say_when_a_server_leaves(world: World) -> None:
+def test_only_operators_set_the_end_of_a_server(world: World) -> None:
     assert patch_server(world, "owner", available_until="2100-01-31T14:00:00Z").status_code == 403
     assert patch_server(world, cores=5).status_code == 400
     assert Server.objects.get(pk=world.server.pk).available_until is None
@@ -208,7 +208,7 @@ def patch_cluster(world: World, person: str = "operator", **body: Any) -> Any:
     return world.client(getattr(world, person)).patch("/api/v1/cluster/", body, format="json")
 
 
-def test_the_summary_says_how_many_servers_stand_by_and_should(world: World) -> None:
+def test_summary_shows_present_and_advised_standby_servers(world: World) -> None:
     answer = patch_cluster(world, failures_per_server_day=48.0, replacement_seconds=3600)
     assert answer.status_code == 200
     told = answer.json()["standby"]
@@ -239,5 +239,5 @@ def test_a_pool_that_makes_no_sense_is_refused(world: World, body: Any, field: s
     assert get(world, "cluster/").json()["standby"]["standby_servers"] == 0
 
 
-def test_only_operators_say_how_many_servers_stand_by(world: World) -> None:
+def test_only_operators_set_the_number_of_standby_servers(world: World) -> None:
     assert patch_cluster(world, "owner", standby_servers=0).status_code == 403

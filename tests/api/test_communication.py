@@ -33,7 +33,7 @@ FUSED = {**DENSE, "planner": "cupcake", "codec": "fp16", "lossless": False, "buf
         ({"lossy": "allowed", "codecs": list(LOSSY)}, ("allowed", sorted(LOSSY))),
     ],
 )
-def test_a_job_says_whether_codecs_may_lose_something(
+def test_submission_stores_its_choice_of_lossy_codecs(
     world: World, said: dict[str, Any], stored: tuple[str, list[str]]
 ) -> None:
     answer = world.client(world.owner).post("/api/v1/jobs/", world.body(**said), format="json")
@@ -54,7 +54,7 @@ def test_a_job_says_whether_codecs_may_lose_something(
         ({"lossy": "allowed", "codecs": ["fp16"] * 20}, "codecs"),
     ],
 )
-def test_what_no_job_can_say_is_refused_with_its_field(
+def test_invalid_codec_choice_is_refused_with_its_field(
     world: World, said: dict[str, Any], field: str
 ) -> None:
     answer = world.client(world.owner).post("/api/v1/jobs/", world.body(**said), format="json")
@@ -62,7 +62,7 @@ def test_what_no_job_can_say_is_refused_with_its_field(
     assert any(each.startswith(field) for each in answer.json()["errors"]), answer.content
 
 
-def test_a_clone_keeps_what_was_allowed_unless_told(world: World) -> None:
+def test_clone_keeps_codec_choices_unless_overridden(world: World) -> None:
     client = world.client(world.owner)
     body = world.body(lossy="allowed", codecs=["fp16"])
     job = client.post("/api/v1/jobs/", body, format="json").json()
@@ -92,7 +92,7 @@ def plan_of(job: Job) -> GradientPlan:
     return made
 
 
-def test_a_job_tells_its_plan_what_it_beat_and_what_was_measured(world: World) -> None:
+def test_job_shows_its_plan_rivals_and_measured_times(world: World) -> None:
     generation = Generation.objects.filter(purpose="training", job__curve__isnull=False).first()
     assert generation is not None
     job = generation.job
@@ -119,7 +119,7 @@ def test_a_job_tells_its_plan_what_it_beat_and_what_was_measured(world: World) -
     assert communication_of(job)["predicted_spans"] == []
 
 
-def test_a_job_without_a_plan_says_so(world: World) -> None:
+def test_job_without_a_plan_shows_the_dense_family(world: World) -> None:
     job = Job.objects.filter(curve__isnull=True).first() or Job.objects.first()
     assert job is not None
     told = communication_of(job)

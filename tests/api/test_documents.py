@@ -34,7 +34,7 @@ def test_every_operation_is_described() -> None:
                 assert "application/problem+json" in operation["responses"][status]["content"], where
 
 
-def test_the_interactive_page_asks_nobody_else(db: None) -> None:
+def test_interactive_page_loads_nothing_from_other_hosts(db: None) -> None:
     page = Client().get("/api/v1/docs/").content.decode()
     assert "swagger-ui" in page
     assert "https://" not in page

@@ -57,7 +57,7 @@ def test_an_offer_of_unknown_servers_is_refused_whole(world: World, scheduler: A
     assert not LoanOrder.objects.filter(state="pending").exists()
 
 
-def test_a_scheduler_sees_its_own_cluster_alone(world: World, scheduler: APIClient) -> None:
+def test_inference_scheduler_sees_only_its_own_cluster(world: World, scheduler: APIClient) -> None:
     make.InferenceClusterFactory.create(name="elsewhere")
     assert [row["name"] for row in scheduler.get(ROOT).json()["results"]] == ["serving"]
     assert scheduler.get(f"{ROOT}serving/").json()["standing"]["at_home"] == 2
@@ -169,7 +169,7 @@ def test_a_training_is_started_and_cancelled_by_operators(world: World) -> None:
     assert operator.post(f"{ROOT}serving/trainings/", {}, format="json").json()["state"] == "queued"
 
 
-def test_every_page_of_servers_says_whose_they_are(world: World) -> None:
+def test_server_list_shows_home_and_whitelist(world: World) -> None:
     shown = world.client(world.viewer).get("/api/v1/servers/").json()["results"]
     homes = {row["name"]: (row["home"], row["whitelist"]) for row in shown}
     assert homes == {

@@ -47,7 +47,7 @@ def test_submission_answer_equals_the_job_detail(world: World, changes: Any) -> 
         ({"deadline_seconds": 60, "service_class": "soft"}, "soft"),
     ],
 )
-def test_the_class_follows_from_the_deadline_unless_told(
+def test_service_class_follows_from_the_deadline_by_default(
     world: World, changes: Any, service_class: str
 ) -> None:
     assert submit(world, **changes).json()["service_class"] == service_class
@@ -169,7 +169,7 @@ def test_the_project_may_be_left_out_by_members_of_one(world: World) -> None:
     assert "second, vision" in refused.json()["errors"]["project"][0]
 
 
-def test_a_full_project_is_told_its_limit(world: World) -> None:
+def test_full_project_gets_a_quota_error(world: World) -> None:
     Quota.objects.create(project=world.project, active_jobs=1)
     answer = submit(world)
     assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
@@ -300,7 +300,7 @@ def test_a_deadline_can_be_given_up(world: World) -> None:
     assert nothing.status_code == 400
 
 
-def test_an_offer_is_accepted_into_a_job_of_its_own(world: World) -> None:
+def test_accepted_offer_creates_a_successor_job(world: World) -> None:
     declined = make.JobFactory.create(
         project=world.project, owner=world.owner, function_version=world.version, state="declined",
         service_class="slo", deadline_at=timezone.now() + timedelta(minutes=1),
@@ -321,7 +321,7 @@ def test_an_offer_is_accepted_into_a_job_of_its_own(world: World) -> None:
     assert client.post(f"/api/v1/jobs/{declined.pk}/accept-offer/", format="json").status_code == 409
 
 
-def test_an_offer_is_let_go_of_by_those_who_may_steer(world: World) -> None:
+def test_members_who_may_steer_a_job_can_decline_its_offer(world: World) -> None:
     declined = make.JobFactory.create(
         project=world.project, owner=world.owner, function_version=world.version, state="declined",
         service_class="slo", deadline_at=timezone.now() + timedelta(minutes=1),
@@ -401,9 +401,7 @@ def test_only_two_requests_wait_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert waiting.hold_until_verdict("abc", 30) is True
 
 
-def test_wait_answers_with_the_verdict_as_soon_as_it_is_there(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_returns_the_verdict_as_soon_as_it_exists(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def decide(job_id: str, seconds: float) -> None:
         verdict = {"decision": "admitted", "reason_code": "fits", "reason": "It fits."}
         Job.objects.filter(pk=job_id).update(state="admitted", decided_at=timezone.now(), verdict=verdict)
@@ -417,7 +415,7 @@ def test_wait_answers_with_the_verdict_as_soon_as_it_is_there(
     assert again.json() == answer.json()
 
 
-def test_a_job_says_what_of_its_training_is_not_finite(world: World) -> None:
+def test_job_warns_of_nonfinite_loss(world: World) -> None:
     Job.objects.filter(pk=world.job.pk).update(nonfinite={"since": 21})
     answer = world.client(world.owner).get(f"/api/v1/jobs/{world.job.pk}/").json()
     assert answer["warning"] == "The loss is NaN or infinite since iteration 21."

@@ -51,7 +51,7 @@ def test_a_name_that_deceives_is_refused(
     assert (answer.status_code, list(answer.json()["errors"])) == (400, [field])
 
 
-def test_a_login_cannot_make_a_token_with_such_a_name(world: World) -> None:
+def test_login_refuses_a_deceptive_token_name(world: World) -> None:
     body = {"username": "owner", "password": "x", "token_name": EVIL}
     answer = world.client(None).post("/api/v1/login/", body, format="json")
     assert (answer.status_code, list(answer.json()["errors"])) == (400, ["token_name"])
@@ -65,7 +65,7 @@ def test_names_are_stored_in_one_spelling(world: World) -> None:
     assert (made.name, made.labels) == ("\u00e9t\u00e9", {"team": "\u00fcbung"})
 
 
-def test_files_of_a_bundle_and_what_it_says_of_itself(world: World) -> None:
+def test_deceptive_names_in_bundles_are_refused_or_replaced(world: World) -> None:
     client = world.client(world.owner)
 
     def upload(name: str, content: bytes) -> Any:

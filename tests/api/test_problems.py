@@ -94,7 +94,7 @@ def test_a_database_that_is_away_is_a_503(world: World, monkeypatch: pytest.Monk
     assert answer.headers["Retry-After"]
 
 
-def test_a_database_that_is_away_is_told_to_agents_as_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_get_503_while_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     from scheduling.agents import views
 
     def away(*_: Any) -> None:
@@ -109,7 +109,7 @@ def test_a_database_that_is_away_is_told_to_agents_as_later(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("path", ["/api/v1/jobs/", "/agent/v1/report", "/jobs/"])
-def test_a_database_that_is_away_outside_of_views_is_told_as_later(path: str) -> None:
+def test_database_errors_outside_views_give_503(path: str) -> None:
     """Such as where a session is read, before any view is asked."""
     try:
         raise OperationalError("connection refused")
@@ -122,7 +122,7 @@ def test_a_database_that_is_away_outside_of_views_is_told_as_later(path: str) ->
     assert server_error(RequestFactory().get(path)).status_code == 500, "what nobody foresaw is a defect"
 
 
-def test_a_defect_tells_nothing_of_the_inside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_500_reveals_no_internals(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from projects import selectors
 
     def broken(*_: Any) -> None:

@@ -44,7 +44,7 @@ def test_metrics_are_paged_in_the_order_of_training(world: World) -> None:
     assert seen == [0, 1, 2, 3, 4]
 
 
-def test_logs_go_on_where_the_reader_was(world: World) -> None:
+def test_logs_continue_after_the_given_position(world: World) -> None:
     first = get(world, "logs/").json()
     assert [chunk["text"] for chunk in first["results"]] == ["first\nsecond\n"]
     make.LogChunkFactory.create(job=world.job, rank=1, text="third\n")

@@ -58,7 +58,7 @@ def recovery(world: World) -> Recovery:
     return found
 
 
-def test_a_recovery_is_told_phase_by_phase_with_names_of_servers(world: World, recovery: Recovery) -> None:
+def test_recovery_is_listed_by_phase_with_server_names(world: World, recovery: Recovery) -> None:
     answer = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/recoveries/").json()
     (told,) = answer["results"]
     assert [(one["phase"], one["seconds"]) for one in told["phases"]] == [
@@ -123,7 +123,7 @@ def test_how_copies_are_sent_and_what_they_are_measured_to_cost(world: World) ->
     assert told["measured_cost"] is None
 
 
-def test_a_job_that_does_not_train_has_its_durable_state_alone(world: World) -> None:
+def test_idle_job_has_only_its_durable_state(world: World) -> None:
     Job.objects.filter(pk=world.job.pk).update(
         checkpoint=CheckpointFactory.create(job=world.job, iteration=41)
     )
@@ -132,7 +132,7 @@ def test_a_job_that_does_not_train_has_its_durable_state_alone(world: World) -> 
     assert (told["memory"], told["durable"]["iteration"], told["if_lost"]) == (None, 41, [])
 
 
-def test_the_cluster_says_what_failed_of_late_and_what_it_cost(world: World, recovery: Recovery) -> None:
+def test_cluster_summary_shows_recent_failures_and_their_cost(world: World, recovery: Recovery) -> None:
     JobProtection.objects.create(job=world.job, state="degraded")
     Recovery.objects.create(
         job=world.foreign_job, failed_generation=1, outcome="recovered", source="durable",

@@ -39,9 +39,7 @@ def crowded(world: World) -> Iterator[World]:
 
 
 @pytest.mark.slow
-def test_generated_requests_are_answered_as_the_document_says(
-    crowded: World, subtests: pytest.Subtests
-) -> None:
+def test_generated_requests_are_answered_as_documented(crowded: World, subtests: pytest.Subtests) -> None:
     schema = schemathesis.openapi.from_dict(SchemaGenerator().get_schema(request=None, public=True))
     schema.app = application
     token = crowded.authorization(crowded.operator)

@@ -93,7 +93,7 @@ def test_prepared_rows_equal_models_with_related_and_annotated_fields(world: Wor
     assert memberships.first(world.owner.pk, world.project.name) is None, "nothing of an answer is kept"
 
 
-def test_what_is_no_hole_is_asked_as_it_is_written(world: World) -> None:
+def test_literals_in_prepared_queries_are_kept_verbatim(world: World) -> None:
     odd = make.ProjectFactory.create(name="100 % 'done' $1 {}")
     make.ProjectFactory.create(name="100 _ 'done' $1 {}")
     named = PreparedRows(lambda pk: Project.objects.filter(name="100 % 'done' $1 {}", pk__gte=pk))
@@ -160,7 +160,7 @@ def test_a_prepared_question_has_a_place_for_each_value() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_prepared_question_locks_in_a_transaction_alone() -> None:
+def test_prepared_query_locks_only_in_a_transaction() -> None:
     projects = PreparedRows(lambda pk: Project.objects.select_for_update().filter(pk=pk))
     project = make.ProjectFactory.create()
     with transaction.atomic():
@@ -171,7 +171,7 @@ def test_a_prepared_question_locks_in_a_transaction_alone() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("has_creator", [True, False])
-def test_who_lets_a_job_in_holds_the_project_and_its_creator(has_creator: bool) -> None:
+def test_admission_locks_the_project_and_its_creator(has_creator: bool) -> None:
     creator = make.UserFactory.create()
     project = make.ProjectFactory.create(created_by=creator if has_creator else None)
 

@@ -280,7 +280,7 @@ def ask_as(world: World, line: Line, client: APIClient) -> Any:
 
 
 @pytest.mark.parametrize("who", REFUSED)
-def test_each_person_gets_what_the_table_says(world: World, who: str) -> None:
+def test_every_address_answers_each_role_as_tabulated(world: World, who: str) -> None:
     wrong = []
     for line in LINES:
         if line.who != who:
@@ -323,7 +323,7 @@ def test_every_address_and_method_has_a_line_in_the_table() -> None:
     assert missing == []
 
 
-def test_a_token_is_nobody_elses_business(world: World) -> None:
+def test_token_is_visible_only_to_its_owner(world: World) -> None:
     for person in (world.colleague, world.viewer, world.stranger, world.operator):
         client = world.client(person)
         for method, name in (("get", "token"), ("delete", "token"), ("post", "token-rotate")):
@@ -347,7 +347,7 @@ def test_lists_hold_only_what_the_caller_may_see(world: World) -> None:
     ] == ["vision"]
 
 
-def test_nobody_can_set_what_is_not_offered(world: World) -> None:
+def test_undeclared_fields_are_refused(world: World) -> None:
     client = world.client(world.owner)
     for name, value in {"state": "completed", "promised": True, "owner": "operator", "id": "abc"}.items():
         answer = client.post("/api/v1/jobs/", world.body(**{name: value}), format="json")

@@ -75,14 +75,14 @@ def test_behind_a_proxy_the_address_is_the_one_that_the_proxy_saw(db: None, sett
 
 
 @pytest.mark.usefixtures("few_failures")
-def test_without_a_trusted_proxy_nobody_chooses_his_address(db: None) -> None:
+def test_forwarded_address_is_ignored_without_a_trusted_proxy(db: None) -> None:
     for n in range(6):
         answer = knock("/login/", f"person{n}", HTTP_X_FORWARDED_FOR=f"203.0.113.{n}")
     assert answer.status_code == 429
 
 
 @pytest.mark.usefixtures("few_failures")
-def test_who_logs_in_rightly_is_never_slowed_down(db: None) -> None:
+def test_correct_logins_are_never_throttled(db: None) -> None:
     make.UserFactory.create(username="owner")
     for _ in range(12):
         assert knock("/api/v1/login/", "owner", make.PASSWORD).status_code == 201
@@ -165,7 +165,7 @@ def test_every_answer_has_a_content_security_policy(
     answer.close()
 
 
-def test_an_error_that_nobody_foresaw_and_a_wrong_host_have_it_too(
+def test_error_pages_have_the_content_security_policy_too(
     db: None, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.raise_request_exception = False

@@ -80,7 +80,7 @@ def check(path: str, answer: Any) -> None:
 
 
 @pytest.mark.parametrize("process", URLS)
-def test_no_body_brings_an_address_to_its_knees(world: World, process: str, settings: Any) -> None:
+def test_no_request_body_causes_a_server_error(world: World, process: str, settings: Any) -> None:
     caller = client(world, process, settings)
     for path in addresses(process):
         for body in BODIES.values():

@@ -63,7 +63,7 @@ def test_the_invited_accepts_and_has_the_role_that_was_offered(world: World) -> 
     assert invite(world, "stranger").status_code == 409
 
 
-def test_an_invitation_is_nobody_elses(world: World) -> None:
+def test_invitation_is_answered_only_by_its_invitee(world: World) -> None:
     made = invite(world, "stranger").json()
     for person in (world.colleague, world.owner, world.operator):
         for answer in ("accept", "decline"):
@@ -73,7 +73,7 @@ def test_an_invitation_is_nobody_elses(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", ["declined", "withdrawn", "expired", "archived"])
-def test_what_has_ended_cannot_be_accepted(world: World, end: str) -> None:
+def test_ended_invitation_cannot_be_accepted(world: World, end: str) -> None:
     client = world.client(world.stranger)
     made = invite(world, "stranger").json()
     address = f"/api/v1/invitations/{made['id']}/"

@@ -86,7 +86,7 @@ def test_measuring_counts_over_all_projects_of_their_creator(world: World) -> No
     assert profiling_refusal(world.project, timezone.now()) is None
 
 
-def test_what_an_operator_creates_has_no_limit_in_sum(world: World) -> None:
+def test_operators_create_projects_beyond_their_quota(world: World) -> None:
     UserQuota.objects.create(user=world.operator, projects=0, active_jobs=0)
     client = world.client(world.operator)
     assert client.post("/api/v1/projects/", {"name": "theirs"}, format="json").status_code == 201

@@ -40,7 +40,7 @@ def test_wrong_credentials_look_alike(world: World, username: str, password: str
     assert (answer.status_code, answer.json()["detail"]) == (401, "User name or password is wrong.")
 
 
-def test_a_disabled_person_neither_logs_in_nor_goes_on(world: World) -> None:
+def test_disabled_user_can_neither_log_in_nor_use_a_token(world: World) -> None:
     client = world.client(world.owner)
     world.owner.is_active = False
     world.owner.save()
@@ -48,7 +48,7 @@ def test_a_disabled_person_neither_logs_in_nor_goes_on(world: World) -> None:
     assert client.get("/api/v1/me/").status_code == 401
 
 
-def test_the_api_goes_on_without_the_broker(world: World, settings: Any) -> None:
+def test_login_works_without_the_broker(world: World, settings: Any) -> None:
     settings.CACHES = {
         "default": {
             "BACKEND": "django.core.cache.backends.redis.RedisCache",

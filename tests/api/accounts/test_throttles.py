@@ -41,7 +41,7 @@ def rate(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(Throttle, "THROTTLE_RATES", {"submissions": text})
 
 
-def test_who_is_refused_is_told_for_how_long_and_others_are_not(
+def test_throttled_user_gets_retry_after_and_others_are_served(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rate(monkeypatch, "1/day")
@@ -63,7 +63,7 @@ def test_requests_that_come_at_once_are_all_counted(monkeypatch: pytest.MonkeyPa
     assert sum(allowed) == 5
 
 
-def test_a_request_counts_for_the_window_alone(monkeypatch: pytest.MonkeyPatch, asked: Request) -> None:
+def test_request_counts_only_within_its_window(monkeypatch: pytest.MonkeyPatch, asked: Request) -> None:
     rate(monkeypatch, "1/day")
     throttle = Throttle()
     assert throttle.allow_request(asked, Submissions())

@@ -116,7 +116,7 @@ def test_every_method_of_every_address_declares_its_scope() -> None:
     assert undeclared == [("login/", "post")]
 
 
-def test_what_is_not_declared_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_method_without_declared_scope_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from projects.api.views import ProjectsView
 
     monkeypatch.setattr(ProjectsView, "token_scopes", {})
@@ -124,14 +124,14 @@ def test_what_is_not_declared_is_refused(world: World, monkeypatch: pytest.Monke
     assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed")
 
 
-def test_a_method_that_does_not_exist_is_still_told_as_such(world: World) -> None:
+def test_unknown_method_is_answered_with_405(world: World) -> None:
     assert client_of(world.owner).put("/api/v1/projects/", {}, format="json").status_code == 405
 
 
 # --- projects -----------------------------------------------------------------------------------------------
 
 
-def test_a_token_for_one_project_knows_no_other(world: World) -> None:
+def test_token_of_one_project_reads_no_other(world: World) -> None:
     make.MembershipFactory.create(project=world.foreign_project, user=world.owner, role="owner")
     client = client_of(world.owner, project_ids=[world.project.pk])
     assert [row["name"] for row in client.get("/api/v1/projects/").json()["results"]] == ["vision"]
@@ -218,7 +218,7 @@ def test_a_token_cannot_rotate_one_that_opens_more(world: World, wider: dict[str
     assert (rotated["scopes"], rotated["projects"]) == (["read", "manage"], ["vision"])
 
 
-def test_a_token_without_manage_ends_and_replaces_itself_alone(world: World) -> None:
+def test_token_without_manage_scope_can_revoke_only_itself(world: World) -> None:
     client = client_of(world.owner, scopes=["submit"])
     other = f"/api/v1/tokens/{world.token.pk}/"
     assert client.delete(other).json()["code"] == "missing_scope"
@@ -229,7 +229,7 @@ def test_a_token_without_manage_ends_and_replaces_itself_alone(world: World) -> 
     assert client.get("/api/v1/me/").status_code == 401
 
 
-def test_a_session_makes_tokens_without_limits_unless_told(world: World) -> None:
+def test_session_creates_unlimited_tokens_by_default(world: World) -> None:
     client = APIClient()
     client.force_authenticate(world.owner)
     assert create(client).json()["scopes"] == Scope.values

@@ -84,7 +84,7 @@ def test_a_password_that_is_sent_is_never_shown_or_logged(
         ({"username": "ada", "staff": True}, 400, "staff"),
     ],
 )
-def test_what_makes_no_account_is_refused_by_field(
+def test_invalid_account_is_refused_by_field(
     world: World, body: dict[str, Any], status: int, field: str
 ) -> None:
     before = User.objects.count(), Membership.objects.count()
@@ -135,7 +135,7 @@ def test_the_last_active_operator_stays_one(world: World, body: dict[str, bool])
     assert User.objects.get(pk=another.pk).operates()
 
 
-def test_a_superuser_who_is_no_operator_any_more_operates_nothing(world: World) -> None:
+def test_superuser_without_operator_role_is_no_operator(world: World) -> None:
     make.UserFactory.create(username="root", is_superuser=True, is_staff=True)
     assert change(world, "root", is_operator=False).json()["is_operator"] is False
     assert not User.objects.get(username="root").operates()
@@ -151,7 +151,7 @@ def test_bad_changes_and_unknown_people_are_refused(world: World) -> None:
     assert log_in("owner", make.PASSWORD) == 201
 
 
-def test_accounts_of_programs_are_nobodys_to_change(world: World) -> None:
+def test_accounts_of_programs_cannot_be_changed(world: World) -> None:
     inference_cluster_create(name="more", actor=world.operator, settings={})
     client = world.client(world.operator)
     names = {row["username"] for row in client.get("/api/v1/users/").json()["results"]}
@@ -230,7 +230,7 @@ def test_manage_disables_enables_and_resets(world: World, monkeypatch: pytest.Mo
         manage("reset-password", "ada", "--password-stdin")
 
 
-def test_a_disabled_operator_disables_nobody(world: World) -> None:
+def test_disabled_operator_cannot_disable_users(world: World) -> None:
     change(world, "stranger", is_operator=True)
     user_update(user=world.operator, actor=User.objects.get(username="stranger"), is_active=False)
     with pytest.raises(NotAllowed):

@@ -165,7 +165,7 @@ def test_a_name_that_is_there_twice_is_refused() -> None:
     assert refusal(content).code == "bundle_duplicate_name"
 
 
-def test_what_the_headers_claim_is_not_believed() -> None:
+def test_false_sizes_in_zip_headers_are_refused() -> None:
     error = refusal(lying_about_its_size())
     assert error.code in {"bundle_zip_bomb", "bundle_broken_zip"}
 
@@ -183,7 +183,7 @@ def test_source_that_exhausts_a_parser_is_a_syntax_error(source: str) -> None:
     assert refusal(source.encode(), "train.py").code == "bundle_syntax_error"
 
 
-def test_the_class_is_found_by_itself() -> None:
+def test_function_class_is_found_in_a_single_file() -> None:
     found = facts(SOURCE.encode(), "my classifier.py")
     assert found.entry == "my_classifier:Classifier"
     assert found.description == "Tells shapes apart."
@@ -266,7 +266,7 @@ def test_equal_requirements_are_normalised_to_one_environment() -> None:
         "pandas \\",
     ],
 )
-def test_requirements_are_names_alone(line: str) -> None:
+def test_requirements_other_than_package_names_are_refused(line: str) -> None:
     error = refusal(zipped(("a.py", SOURCE), ("requirements.txt", f"numpy\n{line}\n")))
     assert error.code == "bundle_requirements"
     assert "line 2" in error.detail
@@ -314,7 +314,7 @@ def apart(content: bytes, bounds: ReadingBounds = BOUNDS, filename: str = "train
     return read_bundle_apart(content, filename, None, LIMITS, bounds)
 
 
-def test_a_process_of_its_own_says_the_same() -> None:
+def test_reading_in_a_subprocess_gives_the_same_result() -> None:
     content = zipped(("train.py", SOURCE), ("requirements.txt", "pandas\n"))
     assert apart(content, filename="train.zip") == facts(content)
     with pytest.raises(BundleError) as caught:
@@ -333,7 +333,7 @@ def test_a_process_of_its_own_says_the_same() -> None:
         pytest.param("[" + "{}," * 500_000 + "]", marks=pytest.mark.slow),
     ],
 )
-def test_a_source_that_takes_gigabytes_takes_them_from_nobody(literal: str) -> None:
+def test_costly_source_is_refused_without_using_server_memory(literal: str) -> None:
     """1.5 MB of list literals took 1.8 GB of the process that served, of which 851 MB stayed."""
     before = resident_bytes()
     with pytest.raises(BundleError) as caught:
@@ -357,7 +357,7 @@ def test_nesting_that_the_parser_refuses_is_no_lack_of_memory() -> None:
 
 
 @pytest.mark.parametrize("bounds", [ReadingBounds(cpu_seconds=1), ReadingBounds(wall_seconds=0.5)])
-def test_a_source_that_takes_long_is_given_up(bounds: ReadingBounds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_slow_source_is_given_up(bounds: ReadingBounds, monkeypatch: pytest.MonkeyPatch) -> None:
     # A parser that never ends stands for one that takes minutes.
     endless = "reading_process._answer = lambda asked: any(iter(int, 1)); reading_process.main()"
     started = bounded._PROGRAM.partition("from")[0]
@@ -385,6 +385,6 @@ def test_the_reading_process_has_none_of_the_platforms_credentials(monkeypatch: 
     assert started[0].get("close_fds", True)
 
 
-def test_who_waits_too_long_for_others_is_told_to_come_back() -> None:
+def test_reading_is_unavailable_after_a_long_wait_for_others() -> None:
     with bounded._READING, pytest.raises(Unavailable):
         apart(SOURCE.encode(), ReadingBounds(wall_seconds=0.05))

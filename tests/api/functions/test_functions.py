@@ -40,7 +40,7 @@ def test_the_same_bytes_again_are_the_same_version(world: World) -> None:
     assert Bundle.objects.filter(digest=first.json()["digest"]).count() == 1
 
 
-def test_the_bytes_come_back_as_they_were_sent(world: World) -> None:
+def test_downloaded_bundle_equals_the_upload(world: World) -> None:
     version = upload(world).json()
     answer = world.client(world.viewer).get(f"/api/v1/functions/{version['id']}/versions/1/bundle/")
     assert answer.content == SOURCE.encode()
@@ -58,7 +58,7 @@ def upload_needing(world: World, package: str) -> Any:
     return upload(world, zipped(("train.py", SOURCE), ("requirements.txt", f"{package}\n")), filename="a.zip")
 
 
-def test_a_version_says_how_far_its_requirements_are(world: World) -> None:
+def test_version_shows_the_build_state_of_its_requirements(world: World) -> None:
     upload_needing(world, "first")
     version = upload_needing(world, "pandas").json()
     address = f"/api/v1/functions/{version['id']}/versions/2/"
@@ -118,7 +118,7 @@ def test_a_member_cancels_a_build_and_starts_it_again(world: World) -> None:
     assert world.client(world.stranger).post(f"{address}/build/").status_code == 404
 
 
-def test_a_waiting_job_says_that_it_waits_for_its_requirements(world: World) -> None:
+def test_verdict_of_a_job_shows_the_wait_for_its_requirements(world: World) -> None:
     upload_needing(world, "first")
     digest = upload_needing(world, "pandas").json()["requirements"]["digest"]
     client = world.client(world.colleague)
@@ -177,7 +177,7 @@ def test_a_projects_bundles_are_limited(world: World) -> None:
     assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
 
 
-def test_who_may_store_no_more_makes_nobody_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_beyond_the_quota_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     Quota.objects.create(project=world.project, stored_bundle_bytes=10)
 
     def read(*_: Any) -> None:
