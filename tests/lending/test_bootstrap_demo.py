@@ -36,7 +36,7 @@ def bootstrap(*arguments: str) -> dict[str, Any]:
     return answer
 
 
-def test_a_token_says_where_its_server_is_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enrolment_token_carries_the_home_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNCTUAL_INFERENCE_CREDENTIAL", "ps_secret")
     asked = ["--agent", "node-1", "--inference-cluster", "serving", "--inference-agent", "serving-1"]
     first = bootstrap(*asked)

@@ -22,7 +22,7 @@ def inference() -> InferenceCluster:
     return inference_cluster_create(name="serving", actor=UserFactory.create(), settings={})
 
 
-def test_what_is_older_than_ninety_days_goes_when_house_is_kept(inference: InferenceCluster) -> None:
+def test_housekeeping_deletes_rows_older_than_ninety_days(inference: InferenceCluster) -> None:
     LendingEvent.objects.all().delete()
     times = [timezone.now() - timedelta(days=days) for days in (91, 89)]
     for at in times:

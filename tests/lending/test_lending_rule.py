@@ -45,7 +45,7 @@ def test_servers_being_returned_are_not_asked_back_again() -> None:
     assert PUBLISHED.decide(0.42, 0.45, on_loan=300, being_returned=25).reclaim == 0
 
 
-def test_servers_on_their_way_home_are_not_lent_before_they_are_there() -> None:
+def test_servers_being_returned_are_not_lent() -> None:
     decision = PUBLISHED.decide(0.42, 0.45, on_loan=300, being_returned=50)
     assert (decision.delta, decision.lend, decision.reclaim) == (25, 0, 0)
     assert PUBLISHED.decide(0.42, 0.45, on_loan=270, being_returned=50).lend == 5

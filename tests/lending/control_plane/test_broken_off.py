@@ -80,7 +80,7 @@ def test_reclaim_cancels_a_prepared_growth_and_the_job_trains_on(
     assert "broken_off" in events(job)
 
 
-def test_a_hand_over_that_is_under_way_is_left_alone(
+def test_handover_under_way_is_not_cancelled(
     inference: InferenceCluster,
     owned: SimulatedAgent,
     borrowed: Pair,

@@ -120,7 +120,7 @@ def test_crash_before_any_statement_of_a_loan_or_reclaim_is_repaired(
     assert LoanOrder.objects.count() == ReclaimOrder.objects.count() == len(range(0, statement, every))
 
 
-def test_what_follows_from_a_loan_is_written_in_its_transaction(inference: InferenceCluster) -> None:
+def test_loan_and_its_event_are_committed_together(inference: InferenceCluster) -> None:
     lend(inference, uuid4())
     OutboxMessage.objects.all().delete()
     before = Server.objects.filter(lending_state=LendingState.ON_LOAN).count()

@@ -254,7 +254,7 @@ def test_nothing_is_reclaimed_if_the_inference_scheduler_does_it(
     assert asked_back() == []
 
 
-def test_a_forecast_alone_takes_no_server_that_was_lent_lately(inference: InferenceCluster) -> None:
+def test_forecast_alone_reclaims_no_recently_lent_server(inference: InferenceCluster) -> None:
     InferenceCluster.objects.update(asks_back_by_forecast=True)
     Server.objects.filter(name__in=["serving-0", "serving-1", "serving-2", "serving-3", "serving-4"]).update(
         lending_changed_at=timezone.now()

@@ -152,7 +152,7 @@ def test_idle_servers_are_given_back_first(
     assert others["scf"]["cost"] is None, "it knows no preemption cost"
 
 
-def test_more_than_is_on_loan_cannot_come_back(
+def test_reclaim_is_limited_to_servers_on_loan(
     inference: InferenceCluster, borrowed: tuple[SimulatedAgent, SimulatedAgent]
 ) -> None:
     lend(inference, "serving-1")
@@ -387,7 +387,7 @@ def test_unmarked_gpus_above_lowest_level_are_flexible_loans_first(
     )
 
 
-def test_a_measurement_stops_nobody_and_hides_no_job(inference: InferenceCluster) -> None:
+def test_measurement_on_loan_is_cancelled_and_hides_no_job(inference: InferenceCluster) -> None:
     measuring, training = lent_with(inference, "lent-1"), lent_with(inference, "lent-2")
     job = training_on(*training.gpus.all())
     GenerationFactory.create(

@@ -34,7 +34,7 @@ def test_the_synthetic_curve_is_as_hard_to_forecast_as_calibrated() -> None:
     assert found.ratio_to_persistence("ridge") == found.errors["ridge"] / found.errors[PERSISTENCE]
 
 
-def test_what_is_evaluated_was_not_learned_from() -> None:
+def test_evaluated_samples_are_not_in_the_training_data() -> None:
     usage = SERIES.usage.copy()
     found = forecast_errors(usage, [Ridge()], evaluated_samples=300)
     usage[-1] = 0.4
@@ -56,7 +56,7 @@ def test_errors_need_samples() -> None:
 TEN = LendingRule(servers=10, headroom_fraction=0.1)
 
 
-def test_a_reclaim_is_ahead_when_usage_alone_did_not_ask_for_it() -> None:
+def test_reclaim_is_ahead_when_usage_alone_does_not_require_it() -> None:
     usage = [0.2, 0.2, 0.6, 0.6]
     seen = reclaims_ahead(TEN, usage, [0.2, 0.6, 0.6, 0.6])
     # 7 are lent at the first instant; 4 come back at the second because more is expected, and it comes.
@@ -135,7 +135,7 @@ def test_margin_from_past_errors_holds_its_share_of_short_periods() -> None:
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=40))
-def test_who_knows_the_next_period_is_never_short(usage: list[float]) -> None:
+def test_perfect_forecast_is_never_short(usage: list[float]) -> None:
     seen = reclaims_ahead(LendingRule(50), usage, [*usage[1:], np.nan])
     assert seen.with_forecast_and_headroom.periods == seen.with_forecast_only.periods == 0
     assert seen.ahead_and_needed <= seen.ahead <= seen.reclaims

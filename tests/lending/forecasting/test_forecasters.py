@@ -33,7 +33,7 @@ def _name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_before_it_has_learned_it_says_the_last_sample(name: str) -> None:
+def test_untrained_forecaster_repeats_the_last_sample(name: str) -> None:
     forecaster = make_forecaster(name)
     assert forecaster.forecast(ROW) == ROW[-1]
     assert forecaster.forecast_many([ROW, ROW[::-1]]).tolist() == [ROW[-1], ROW[0]]
@@ -61,7 +61,7 @@ def test_the_same_samples_give_the_same_forecasts(name: str) -> None:
     assert (first.forecast_many(windows) == second.forecast_many(windows)).all()
 
 
-def test_a_stored_forecaster_says_the_same(name: str) -> None:
+def test_stored_forecaster_gives_the_same_forecasts(name: str) -> None:
     forecaster = quick(name)
     forecaster.fit(DAYS)
     again = load_forecaster(name, forecaster.to_bytes())
@@ -70,7 +70,7 @@ def test_a_stored_forecaster_says_the_same(name: str) -> None:
     assert (again.forecast_many(windows) == forecaster.forecast_many(windows)).all()
 
 
-def test_what_is_not_a_stored_forecaster_is_refused(name: str) -> None:
+def test_other_or_damaged_stored_forecasters_are_refused(name: str) -> None:
     other = "ridge" if name == "persistence" else "persistence"
     stored = quick(other)
     stored.fit(DAYS)
@@ -174,7 +174,7 @@ def test_a_forecast_is_a_share_of_gpus(learned: list[Forecaster], window: list[f
         assert 0.0 <= forecaster.forecast(window) <= 1.0
 
 
-def test_without_the_network_nobody_loads_pytorch() -> None:
+def test_forecasting_without_the_network_does_not_import_pytorch() -> None:
     """The orchestrator's processes stay small."""
     code = (
         "import sys; from lending.forecasting.registry import make_forecaster; make_forecaster('ridge'); "
@@ -183,7 +183,7 @@ def test_without_the_network_nobody_loads_pytorch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_rolling_forecasts_know_the_past_alone() -> None:
+def test_rolling_forecasts_use_only_past_samples() -> None:
     usage = daily_usage(DailyCurve(days=4), seed=2).usage
     whole = rolling_forecasts(usage, Ridge())
     changed = usage.copy()
