@@ -52,7 +52,7 @@ def test_espressos_own_ratios_are_within_the_accepted_band(found):
     assert all(0.8 <= ratio <= 1.2 for ratio in ratios)
 
 
-def test_a_run_says_what_it_used():
+def test_run_description_names_its_parameters():
     own = SelectionSpec("LSTM")
     other = SelectionSpec("LSTM", codec="dgc", platform=model.NVLINK)
     assert own.used() == model.WORKLOADS["LSTM"]

@@ -67,7 +67,7 @@ def test_naive_interleaving_is_out_of_memory_and_has_no_value(found):
 
 
 @whole
-def test_what_was_measured_is_shown_apart_from_what_the_model_says(found, tmp_path):
+def test_measured_interference_has_its_own_table(found, tmp_path):
     (interference,) = (figure for figure in found["figures"] if figure["name"] == "interference")
     shown = [table for table in interference["tables"] if table["title"] == "Measured on emulated links"]
     assert [row["mode"] for table in shown for row in table["rows"]] == [
@@ -87,7 +87,7 @@ def test_what_was_measured_is_shown_apart_from_what_the_model_says(found, tmp_pa
 
 
 @whole
-def test_what_lost_servers_were_measured_to_cost_is_shown_apart_too(found, tmp_path):
+def test_measured_recovery_costs_have_their_own_table(found, tmp_path):
     for name, title in (("recovery", "Measured: a lost server"), ("frequency", "Measured: a checkpoint")):
         (figure,) = (figure for figure in found["figures"] if figure["name"] == name)
         assert len([one for one in figure["tables"] if one["title"].startswith(title)]) == 1
@@ -198,7 +198,7 @@ def test_without_memory_points_failures_load_durable_storage():
     assert record.effective_share < run().effective_share
 
 
-def test_two_machines_that_share_a_state_fall_back_for_everybody():
+def test_loss_of_both_copies_falls_back_to_durable_storage():
     """So many failures that both of a pair go within one recovery."""
     record = run(machines=2, hardware_share=1.0, failures_a_day=40.0, days=20.0)
     assert record.tiers[Tier.DURABLE] > 0

@@ -80,5 +80,5 @@ def test_published_gains_of_the_table_follow_the_width() -> None:
         assert row[3] / row[2] == pytest.approx(by_width[hidden], abs=0.011)
 
 
-def test_the_command_knows_moesys() -> None:
+def test_moesys_is_a_registered_paper() -> None:
     assert PAPERS["moesys"] is PAPER

@@ -69,7 +69,7 @@ def test_each_deviation_is_explained_or_counted_as_unexplained(made):
     assert all(each["fact"] and each["evidence"] for row in beyond for each in row["explanations"])
 
 
-def test_what_should_hold_is_data_and_no_reason_to_fail(made):
+def test_unmet_checks_are_reported_without_failing(made):
     said, found, _ = made
     checks = {check["name"]: check["met"] for check in found["figures"][0]["checks"]}
     assert checks["ElasticFlow one by one, jobs on time"] is False  # six jobs cannot be 170
@@ -135,7 +135,7 @@ def test_the_full_version_covers_the_short_one():
         (["--only", "vectors", "--report", "/proc/nowhere/report.html"], "nothing can be written"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(tmp_path, options, message):
+def test_impossible_options_are_refused_in_one_line(tmp_path, options, message):
     with pytest.raises(CommandError, match=re.escape(message)):
         call_command("reproduce", "elasticflow", "--folder", str(tmp_path), *options, stderr=io.StringIO())
 

@@ -43,7 +43,7 @@ def test_one_by_one_is_a_cause_if_the_authors_simulator_confirms_it():
     assert "Newcomers are decided one by one" not in causes([replace(flow, ours=0.5)])
 
 
-def test_without_such_a_run_the_batches_of_a_slot_speak_for_it():
+def test_without_such_a_run_batches_of_a_slot_are_the_evidence():
     flow = row("elasticflow", "ElasticFlow", 0.6, 0.8, variant=Variant.ONE_BY_ONE, x="cluster07", figure="8b")
     batch = replace(flow, variant=Variant.TOGETHER, ours=0.7)
     found = causes([flow, batch])["Newcomers are decided one by one"]
@@ -55,12 +55,12 @@ def test_cause_names_a_value_that_the_authors_simulator_contradicts():
     assert "authors' simulator 0.216" in found["The authors' simulator gives another value as well"]
 
 
-def test_bars_measured_on_hardware_say_so():
+def test_hardware_measurements_are_named_as_a_cause():
     found = causes([row("tiresias", "Tiresias", 0.2, 0.4, figure="6b", authors=0.39)])
     assert "the hardware gave 0.200" in found["Measured on hardware"]
 
 
-def test_other_draws_of_deadlines_are_told_with_their_spread():
+def test_other_deadline_draws_are_a_cause_with_their_spread():
     ran = result(120, 200, trace="elasticflow_generator:jobs=1000")
     drawn = row(
         "edf_elastic",
@@ -79,7 +79,7 @@ def test_other_draws_of_deadlines_are_told_with_their_spread():
     assert name not in causes([replace(drawn, figure="10")])
 
 
-def test_built_in_models_in_place_of_the_measured_ones_are_told():
+def test_built_in_models_are_named_as_a_cause():
     drawn = row(
         "edf_elastic", "EDF+ElasticScaling", 0.45, 0.65, figure="9", result=result(1, 2, trace="elasticflow")
     )
@@ -95,7 +95,7 @@ def test_another_cluster_is_a_cause_only_where_it_comes_nearer():
     assert "Probably another cluster" not in causes([drawn], by_spec={small: result(2, 200)})
 
 
-def test_reaching_the_bound_of_requested_sizes_says_that_nobody_waits():
+def test_reaching_the_requested_size_bound_means_little_waiting():
     free = row("themis", "Themis", 0.33, 0.465, result=result(93, 200, slo_jobs_possible_as_requested=94))
     assert "at most 0.470 are possible" in causes([free])["Hardly anybody waits here"]
     waiting = replace(free, result=result(93, 200, slo_jobs_possible_as_requested=150))

@@ -125,7 +125,7 @@ def test_every_figure_names_its_runs_and_reports_without_any() -> None:
         assert all(check.met is None for check in empty.checks if specs), figure.name
 
 
-def test_a_baseline_has_the_same_jobs_and_no_choice_of_its_own() -> None:
+def test_baseline_has_the_same_jobs_and_no_options() -> None:
     spec = replace(SCHEMES["ideal"].spec(SCALED, 2), rules=(("gain", 0.8),), days=(3, 3))
     base = baseline_of(spec)
     assert (base.policy, base.loaning, base.scaling, base.rules) == ("fifo", False, False, ())
@@ -235,7 +235,7 @@ def test_unknown_figure_is_refused_with_the_known_names() -> None:
         call_command("reproduce", "lyra", "--only", "fig8a")
 
 
-def test_specs_are_told_in_one_line() -> None:
+def test_spec_description_is_one_line() -> None:
     text = replace(SCHEMES["loaning_scf"].spec(SCALED), days=(1, 2)).described()
     assert "55 + 65 servers of 8 GPUs" in text
     assert "loaning on, scf" in text
