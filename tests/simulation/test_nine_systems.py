@@ -75,7 +75,7 @@ def test_tables_go_between_the_marks_of_a_document(tmp_path: Path) -> None:
         ("", "broken_off", "broken off"),
     ],
 )
-def test_what_a_job_recovered_from_is_told_in_words(source: str, outcome: str, words: str) -> None:
+def test_recovery_source_is_described_in_words(source: str, outcome: str, words: str) -> None:
     assert recovered_from(Recovery(source=source, outcome=outcome)) == words
 
 

@@ -57,7 +57,7 @@ def test_a_synthetic_workload_is_simulated_and_written_in_every_form(tmp_path: P
     assert read_parquet(tmp_path / "run").jobs.end.count("completed") == facts["admitted"]
 
 
-def test_the_summary_alone_can_go_to_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_summary_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--trace", "elasticflow:jobs=10", *CLUSTER, "--policy", "tiresias")
     call_command("simulate", *arguments, "--json", "-")
     assert json.loads(capsys.readouterr().out)["policy"] == "tiresias"
@@ -111,7 +111,7 @@ def test_the_summary_alone_can_go_to_a_program(capsys: pytest.CaptureFixture[str
         ),
     ],
 )
-def test_what_cannot_be_simulated_is_said_in_one_line(arguments: tuple[str, ...], message: str) -> None:
+def test_impossible_simulation_is_refused_in_one_line(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(CommandError) as refusal:
         call_command("simulate", *arguments)
     assert message in str(refusal.value)

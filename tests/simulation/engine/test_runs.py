@@ -196,7 +196,7 @@ def test_a_job_whose_own_condition_is_met_completes_early() -> None:
     assert (outcome.jobs.end[0], outcome.jobs.completed_at[0]) == (JobEnd.COMPLETED, 5.0)
 
 
-def test_a_promise_is_made_on_one_pool_and_says_which() -> None:
+def test_promise_is_made_on_one_named_pool() -> None:
     slow, fast = {1: 1.0, 2: 2.0}, {1: 3.0, 2: 6.0}
     jobs = [Job(0, 20, 15.0, by_kind={"slow": slow, "fast": fast}) for _ in range(3)]
     jobs.append(Job(0, 6, 100.0, by_kind={"fast": fast}))
@@ -233,7 +233,7 @@ def test_work_without_a_deadline_goes_where_fewest_jobs_share_a_gpu() -> None:
     assert together.jobs.pool == outcome.jobs.pool
 
 
-def test_efficiency_on_several_kinds_is_told_by_each_kinds_own_speeds() -> None:
+def test_efficiency_uses_speeds_of_the_own_gpu_kind() -> None:
     on_one_kind = {"fast": {1: 10.0, 2: 20.0}}
     jobs = [Job(0, 12, 7, by_kind={"slow": LINEAR}), Job(0, 200, 11, by_kind=on_one_kind)]
     chosen = replace(settings(), pools=(PoolSize("slow", 1, 2), PoolSize("fast", 1, 2)))
@@ -326,7 +326,7 @@ def test_ctrl_c_before_the_first_step_ends_the_run(monkeypatch: pytest.MonkeyPat
     assert list(outcome.jobs.end) == [JobEnd.UNFINISHED]
 
 
-def test_the_checks_notice_work_that_nobody_did(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_detect_work_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [Job(0, 400, curve=LINEAR), Job(5, 40, curve=LINEAR)]
     simulation = Simulation(workload(jobs), settings(gpus=4))
     advance = simulation.jobs.advance

@@ -49,7 +49,7 @@ def with_random_ends(seed: int, *, told_late: bool, policy: str, lending: bool) 
     policy=st.sampled_from(["punctual", "punctual", "elasticflow", "edf"]),
     lending=st.booleans(),
 )
-def test_nobody_is_caught_and_every_invariant_holds(seed: int, policy: str, lending: bool) -> None:
+def test_no_job_is_caught_by_an_end_and_invariants_hold(seed: int, policy: str, lending: bool) -> None:
     told_late = bool(seed % 2)
     lends = lending and policy == "punctual"
     outcome = with_random_ends(seed, told_late=told_late, policy=policy, lending=lends)
@@ -80,7 +80,7 @@ def test_no_promise_rests_on_a_server_that_ends(ends_at: float, admitted: int) -
     assert outcome.broken == {}
 
 
-def test_a_job_that_nobody_can_move_is_caught_and_counted() -> None:
+def test_unmovable_job_caught_by_an_end_is_counted() -> None:
     jobs = [Job(0.0, 200.0, curve=LONG)]
     silent = [Happening(5.0, HappeningKind.AGENT_SILENT, 0)]
     asked = settings("punctual", 1, 4, known_ends=(KnownEnd(0, 20.0),))

@@ -80,7 +80,7 @@ def test_nothing_changes_where_all_fits() -> None:
     assert plain.jobs.completed_at.tolist() == limited.jobs.completed_at.tolist()
 
 
-def test_a_file_says_the_memory_of_each_server(tmp_path) -> None:
+def test_server_memory_is_read_from_a_file(tmp_path) -> None:
     file = tmp_path / "memory.csv"
     file.write_text("server,memory_gb\n1,64\n0,512\n")
     assert server_memory_bytes(str(file), 3) == (512 * GB, 64 * GB, inf)

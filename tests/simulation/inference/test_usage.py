@@ -84,7 +84,7 @@ def test_any_curve_stays_a_share(
 
 
 @given(st.floats(0.0, 0.5), st.floats(0.0, 0.5))
-def test_what_is_asked_of_a_curve_is_never_cut(trough: float, swing: float) -> None:
+def test_daily_curve_reaches_its_trough_and_peak(trough: float, swing: float) -> None:
     asked = DailyCurve(days=1.0, trough=trough, swing=swing, noise=0.0)
     usage = daily_usage(asked, seed=0).usage
     assert usage.min() == pytest.approx(trough, abs=1e-3)
@@ -161,7 +161,7 @@ def test_rows_of_any_spacing_become_means_of_five_minutes(tmp_path: Path) -> Non
         ("time_seconds,usage\n", "no row below"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_place(tmp_path: Path, text: str, problem: str) -> None:
+def test_usage_file_errors_name_file_and_line(tmp_path: Path, text: str, problem: str) -> None:
     path = write(tmp_path, "wrong.csv", text)
     with pytest.raises(TraceError, match=problem) as caught:
         read_usage(str(path))
@@ -235,9 +235,7 @@ def test_longest_stretch_without_gap_of_a_demand_curve_is_used(tmp_path: Path) -
         (helios(1, 2) + "2020-05-01 00:10:00,0,3,0\n", "line 4, column total_gpu_num: 0 is too small"),
     ],
 )
-def test_what_is_wrong_with_a_demand_curve_is_said_with_its_place(
-    tmp_path: Path, text: str, problem: str
-) -> None:
+def test_demand_curve_errors_name_their_place(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(TraceError, match=problem):
         read_usage(str(write(tmp_path, "earth.csv", text)))
 

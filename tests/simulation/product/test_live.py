@@ -93,7 +93,7 @@ def test_unfinished_jobs_are_there_with_what_is_left_of_them(
     assert unpack(pack(state)) == state
 
 
-def test_whoever_was_asked_before_is_asked_first(
+def test_promised_job_precedes_a_declined_one_submitted_earlier(
     nodes: list[SimulatedAgent],
     submit: Submit,  # noqa: F811 - the fixture
 ) -> None:
@@ -132,7 +132,7 @@ def test_simulated_live_cluster_repeats_the_live_verdicts(
     assert outcome_of(study, store, 1) == {first.pk: JobEnd.COMPLETED, second.pk: JobEnd.COMPLETED}
 
 
-def test_a_running_job_goes_on_as_it_is_and_pays_for_no_new_start(
+def test_running_job_starts_in_place_without_a_pause(
     nodes: list[SimulatedAgent],
     submit: Submit,  # noqa: F811 - the fixture
     start: Callable[..., SimulationStudy],
@@ -216,7 +216,7 @@ def test_policies_without_elasticity_know_a_size_to_ask_for(
     assert math.isinf(workload.deadline_at[workload.job_id.index(free.pk)])
 
 
-def test_what_there_is_not_cannot_be_asked_for(
+def test_live_study_without_cluster_jobs_or_kind_is_refused(
     operator: User,
     cluster: Cluster,  # noqa: F811 - the fixture
 ) -> None:

@@ -100,7 +100,7 @@ def grown(
     return job
 
 
-def test_a_state_says_what_is_lent_and_is_read_back_as_it_was(
+def test_stored_live_state_keeps_its_loans(
     inference: InferenceCluster,  # noqa: F811 - the fixture
     grown: Job,
 ) -> None:

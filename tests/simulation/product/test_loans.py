@@ -102,7 +102,7 @@ def test_runs_with_and_without_loans_stand_side_by_side(client: APIClient, store
     ],
 )
 @pytest.mark.django_db
-def test_what_cannot_be_lent_is_refused_by_its_field(
+def test_invalid_loan_options_are_refused_by_field(
     client: APIClient, field: str, changes: dict[str, Any], said: str
 ) -> None:
     errors = refused(client, **changes)
@@ -124,7 +124,7 @@ def test_what_cannot_be_lent_is_refused_by_its_field(
 )
 @pytest.mark.parametrize("nothing", [[], [0]])
 @pytest.mark.django_db
-def test_what_is_about_loans_alone_is_refused_where_nothing_is_lent(
+def test_loan_options_are_refused_without_loans(
     client: APIClient, field: str, value: Any, nothing: list[int]
 ) -> None:
     assert "about servers on loan" in refused(client, inference_servers=nothing, **{field: value})[field][0]
@@ -143,7 +143,7 @@ def test_a_public_curve_that_is_not_here_is_named_with_its_origin(
 
 
 @pytest.mark.django_db
-def test_what_is_left_out_is_as_on_the_live_platform(client: APIClient) -> None:
+def test_loan_defaults_are_those_of_the_live_platform(client: APIClient) -> None:
     study = started(client)
     assert [study[name] for name in ("inference_usage", "inference_gpu_type", "reclaim", "headroom",
     "forecaster")] == [
@@ -182,7 +182,7 @@ def test_policies_of_both_kinds_of_servers_lend_and_return(start: Start, policy:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_asked_of_loans_reaches_the_run(start: Start) -> None:
+def test_loan_options_reach_the_run(start: Start) -> None:
     study = start(
         policies=("punctual",), inference_servers=(8,), inference_usage="bursty", inference_gpu_type="a100",
         reclaim="lyra", headroom=0.25, forecaster="none",
@@ -210,7 +210,7 @@ def test_run_without_loans_equals_one_of_a_study_without_loans(start: Start) -> 
 
 
 @pytest.mark.django_db
-def test_the_database_refuses_half_of_what_is_said_of_loans() -> None:
+def test_database_refuses_incomplete_loan_options() -> None:
     for impossible in ({"inference_usage": "daily"}, {"headroom": 0.1}, {"forecaster": "none"}):
         with pytest.raises(IntegrityError), transaction.atomic():
             SimulationStudyFactory.create(**impossible)

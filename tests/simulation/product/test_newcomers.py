@@ -83,7 +83,7 @@ def test_the_bound_is_left_out_on_demand(start: Start) -> None:
         ({"bound": "perhaps"}, "boolean"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_by_its_field(
+def test_invalid_newcomer_options_are_refused_by_field(
     client: APIClient, changes: dict[str, Any], says: str
 ) -> None:
     body = {"trace": "elasticflow", "policies": ["punctual"], "servers": [1], "gpus_per_server": 4, **changes}
@@ -95,7 +95,7 @@ def test_what_cannot_be_asked_is_refused_by_its_field(
     assert not SimulationStudy.objects.exists()
 
 
-def test_choices_say_which_policies_keep_room(client: APIClient) -> None:
+def test_choices_list_policies_that_price_newcomers(client: APIClient) -> None:
     answer = client.get(f"{ADDRESS}choices/").json()
     assert answer["newcomers"] == ["open", "prudent"]
     assert answer["pricing_policies"] == [

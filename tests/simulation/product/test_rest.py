@@ -44,7 +44,7 @@ def refused(client: APIClient, **changes: Any) -> dict[str, Any]:
     return problem
 
 
-def test_what_can_be_chosen_is_listed(client: APIClient) -> None:
+def test_choices_are_listed(client: APIClient) -> None:
     answer = client.get(f"{ADDRESS}choices/").json()
     assert set(answer["policies"]) == set(POLICIES)
     assert answer["policies"][0] == "punctual"
@@ -154,9 +154,7 @@ def test_an_unknown_policy_is_answered_with_those_there_are(client: APIClient) -
         ("trace", {"source": "live"}),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_field(
-    client: APIClient, field: str, changes: dict[str, Any]
-) -> None:
+def test_invalid_study_is_refused_by_field(client: APIClient, field: str, changes: dict[str, Any]) -> None:
     errors = refused(client, **changes)["errors"]
     assert any(name.split(".")[0] == field for name in errors), errors
 
@@ -175,7 +173,7 @@ def test_the_queue_has_an_end(client: APIClient, settings: Any) -> None:
     assert "2 runs are unfinished" in answer.json()["detail"]
 
 
-def test_a_published_cluster_is_taken_where_nobody_says_another(client: APIClient) -> None:
+def test_published_cluster_size_is_the_default(client: APIClient) -> None:
     known = next(
         (
             trace
@@ -191,7 +189,7 @@ def test_a_published_cluster_is_taken_where_nobody_says_another(client: APIClien
     assert study["gpus_per_server"] == known["gpus_per_server"]
 
 
-def test_one_run_is_cancelled_alone_and_the_rest_together(client: APIClient) -> None:
+def test_runs_are_cancelled_singly_or_by_study(client: APIClient) -> None:
     study = client.post(ADDRESS, BODY, format="json").json()
     address = f"{ADDRESS}{study['id']}/"
     first, second = (run["id"] for run in study["runs"])

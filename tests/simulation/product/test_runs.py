@@ -104,7 +104,7 @@ def test_runs_of_one_study_are_compared_when_they_end(start: Start, store: Path)
     assert not SimulationRun.objects.exists()
 
 
-def test_progress_is_written_while_the_run_goes_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_written_during_the_run(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_tasks, "BEAT_SECONDS", 0.005)
     run = runs_of(start(limit_jobs=40))[0]
     seen: list[tuple[int, int, float]] = []

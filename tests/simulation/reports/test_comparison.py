@@ -25,7 +25,7 @@ def row(compared, name):
     return next(each for each in compared["table"] if each["name"] == name)
 
 
-def test_runs_are_told_apart_by_policy_alone_where_that_is_enough():
+def test_run_labels_are_policies_where_these_differ():
     assert labels([run_of("punctual"), run_of("edf", slot_seconds=30.0)]) == ["punctual", "edf"]
 
 
@@ -34,7 +34,7 @@ def lending(policy: str, inference_servers: int, **settings):
     return run_of(policy, servers=4, inference_servers=inference_servers, **loans)
 
 
-def test_runs_with_and_without_loans_are_told_apart_by_their_servers():
+def test_run_labels_show_own_and_loaned_servers():
     runs = [
         run_of("punctual", servers=4),
         run_of("edf", servers=4),
@@ -49,7 +49,7 @@ def test_runs_with_and_without_loans_are_told_apart_by_their_servers():
     ]
 
 
-def test_runs_that_lend_alike_are_told_apart_by_what_differs():
+def test_run_labels_of_equal_loans_show_other_differences():
     runs = [lending("punctual", 8, reclaim="lyra"), lending("punctual", 8), lending("lyra", 8)]
     assert labels(runs) == ["punctual, reclaim lyra", "punctual, reclaim improved", "lyra"]
     closed = run_of("lyra", servers=4, loaning=False, scaling=False)
@@ -59,7 +59,7 @@ def test_runs_that_lend_alike_are_told_apart_by_what_differs():
     ]
 
 
-def test_what_is_about_loans_is_no_merit_of_a_run_without():
+def test_loan_figures_never_mark_a_run_without_loans_as_best():
     compared = comparison([run_of("edf", servers=4), lending("punctual", 8)])
     for name in ("reclaim_preemptions", "shortfall_servers_max"):
         assert [cell["text"] for cell in row(compared, name)["cells"]] == ["–", "0"]
@@ -67,12 +67,12 @@ def test_what_is_about_loans_is_no_merit_of_a_run_without():
     assert compared["figures"]["on_loan"]["layout"]["meta"]["empty"] == "No run lends servers."
 
 
-def test_runs_of_one_policy_are_told_apart_by_what_differs():
+def test_run_labels_of_one_policy_show_differences():
     runs = [run_of("edf", servers=8), run_of("edf", servers=16), run_of("fifo", servers=16)]
     assert labels(runs) == ["edf, servers 8", "edf, servers 16", "fifo"]
 
 
-def test_runs_that_nothing_tells_apart_are_numbered():
+def test_identical_runs_are_numbered():
     assert labels([run_of("edf"), run_of("edf")]) == ["edf (1)", "edf (2)"]
 
 
@@ -93,7 +93,7 @@ def test_equal_or_unordered_figures_have_no_best_cell():
     assert not any(cell["best"] for cell in row(compared, "mean_jct_seconds")["cells"])
 
 
-def test_what_does_not_apply_is_a_dash_and_never_the_best():
+def test_inapplicable_figure_is_a_dash_and_never_the_best():
     without = outcome([declined("a", 0, deadline=60), declined("b", 0, deadline=60)])
     cells = row(comparison([run_of("punctual"), without]), "best_effort_mean_jct_seconds")["cells"]
     assert cells[1] == {"text": "–", "best": False}
@@ -127,7 +127,7 @@ def test_runs_with_long_names_that_begin_alike_all_have_their_bar():
     assert len(bars["layout"]["yaxis"]["ticktext"]) == len(bars["data"][0]["customdata"]) == 3
 
 
-def test_a_comparison_works_from_stored_runs_alone(tmp_path):
+def test_comparison_of_stored_runs_equals_the_original(tmp_path):
     runs = [random_outcome(30, 20, seed) for seed in (1, 2)]
     stored = []
     for number, run in enumerate(runs):

@@ -165,7 +165,7 @@ def test_names_of_jobs_cannot_carry_markup_into_a_figure():
     (11_100, "3 h 5 min"),
      (187_200, "2 d 4 h"), (-90, "-1 min 30 s")],
 )  # fmt: skip
-def test_lengths_of_time_are_told_in_two_units(seconds, text):
+def test_durations_are_printed_in_two_units(seconds, text):
     assert duration(seconds) == text
 
 

@@ -50,7 +50,7 @@ def test_plotly_can_stand_beside_the_page_for_several_to_share(tmp_path):
     assert (tmp_path / "plotly.min.js").stat().st_size > 1_000_000
 
 
-def test_every_figure_says_that_it_is_simulated_and_how():
+def test_every_figure_names_its_simulation_settings():
     page = report_page([random_outcome(30, 40)], title="A run", plotlyjs="directory")
     made = (
         "Simulated · policy punctual · trace by-hand · seed 0 · 1 servers × 4 GPUs · slot 60 s · pauses "
@@ -67,14 +67,14 @@ def test_nothing_from_a_trace_becomes_markup():
     assert embedded(page, "summaries")[0]["trace"] == HOSTILE
 
 
-def test_a_run_that_was_stopped_early_says_so_first():
+def test_interrupted_run_has_a_banner_first():
     page = report_page([random_outcome(30, 40, interrupted=True)], title="A run", plotlyjs="directory")
     first = page[page.index("<main>") :].split('class="headlines"')[0]
     assert re.search(r'class="banner">This run was stopped after \d', first)
     assert "best value" not in first
 
 
-def test_late_promises_are_told_one_by_one_up_to_a_limit():
+def test_late_promises_are_listed_up_to_a_limit():
     run = random_outcome(30, 40, broken={f"job-{number}": "it was paused" for number in range(60)})
     page = report_page([run], title="A run", plotlyjs="directory")
     assert page.count("it was paused</li>") == 50

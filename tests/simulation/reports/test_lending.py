@@ -41,7 +41,7 @@ def lent(reclaims: tuple[ReclaimRecord, ...] = RECLAIMS) -> RunOutcome:
     return outcome(jobs, cluster_rows((0.0, 8, 0, 8, 1, 0, 1.0, 0.1)), end_at=1500.0, loans=history)
 
 
-def test_usage_is_told_of_both_clusters_while_jobs_arrive() -> None:
+def test_usage_of_both_clusters_covers_the_arrival_period() -> None:
     facts = summary(lent())
     assert facts["owned_gpu_usage"] == pytest.approx((8 + 8 + 8 + 4) / (4 * 8))
     assert facts["on_loan_gpu_usage"] == pytest.approx((0 + 6 + 8 + 2) / (4 * (0 + 2 + 2 + 1)))
@@ -49,7 +49,7 @@ def test_usage_is_told_of_both_clusters_while_jobs_arrive() -> None:
     assert facts["overall_gpu_usage"] == pytest.approx(np.mean(both))
 
 
-def test_reclaims_are_told_with_their_cost() -> None:
+def test_summary_shows_reclaims_with_their_cost() -> None:
     facts = summary(lent())
     told = {
         "reclaim_operations": 2, "reclaimed_servers": 4, "reclaim_preemptions": 2,
@@ -67,7 +67,7 @@ def test_a_run_without_loans_has_counts_of_zero_and_no_usage() -> None:
     assert facts["on_loan_gpu_usage"] is facts["overall_gpu_usage"] is facts["reclaim_collateral"] is None
 
 
-def test_a_simulated_loan_is_told_everywhere(tmp_path) -> None:
+def test_simulated_loan_appears_in_summary_page_and_parquet(tmp_path) -> None:
     jobs = [Job(5000.0, 1, 1, gpus_per_worker=8), Job(3000.0, 1, 1, 8, submitted_at=300.0, fungible=True)]
     made = run(jobs, inference_servers=4, usage=usage_of(0, 0, 0, 0.75, *[0] * 40))
     facts = json.loads(json.dumps(summary(made), allow_nan=False))

@@ -36,7 +36,7 @@ def assert_same(first: RunOutcome, second: RunOutcome) -> None:
 
 
 @given(jobs=st.integers(0, 40), instants=st.integers(0, 40), seed=st.integers(0, 2**16))
-def test_a_run_comes_back_as_it_was_written(tmp_path_factory, jobs, instants, seed):
+def test_parquet_round_trip_preserves_the_run(tmp_path_factory, jobs, instants, seed):
     run = random_outcome(
         jobs, instants, seed, broken={"job-1": "it was paused"}, notes=("a note", "another"), interrupted=True
     )

@@ -144,7 +144,7 @@ def test_utilisation_and_efficiency_are_averaged_over_time():
     assert made["decision_ms_p50"] == pytest.approx(4.0)
 
 
-def test_a_trace_may_begin_at_any_time_of_its_own():
+def test_summary_counts_from_the_start_of_the_trace():
     cluster = cluster_rows((5e6, 4, 4, 0, 1, 0, 0.5, 0.002), (5e6 + 360_000, 4, 0, 0, 0, 0, 0.1, 0.002))
     job = finished("a", 5e6, 5e6, 5e6 + 10, deadline=6e6)
     made = summary(outcome([job], cluster, end_at=5e6 + 720_000))
@@ -159,7 +159,7 @@ def test_utilisation_is_of_the_gpus_that_were_there():
     assert summary(outcome(cluster=cluster))["mean_gpu_utilisation"] == pytest.approx(400 / 600)
 
 
-def test_preemptions_are_told_for_each_job_that_was_submitted():
+def test_preemption_ratio_counts_all_submitted_jobs():
     jobs = [
         best_effort("a", 0, 5, 9),
         best_effort("b", 0, 5, 9),

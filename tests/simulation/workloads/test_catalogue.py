@@ -57,7 +57,7 @@ def test_the_table_beside_the_trace_is_used(traces: Path) -> None:
         ("philly_all", "msr-fiddle/philly-traces"),
     ],
 )
-def test_a_public_trace_that_is_not_there_says_where_it_is_to_be_had(name: str, original: str) -> None:
+def test_missing_public_trace_is_refused_with_its_source(name: str, original: str) -> None:
     with pytest.raises(TraceError) as refused:
         load_workload(name)
     assert original in str(refused.value)
@@ -88,7 +88,7 @@ def test_raw_jobs_draw_synthetic_models_where_there_is_no_table(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("nothing")
-def test_named_models_without_a_table_say_what_to_give(tmp_path: Path) -> None:
+def test_named_models_without_a_table_ask_for_one(tmp_path: Path) -> None:
     trace = write(tmp_path, "itp.csv", f"{ITP_HEADER}\n{ITP_ROW}\n")
     with pytest.raises(TraceError, match="no throughput table .* --throughputs"):
         load_workload(str(trace))
@@ -171,7 +171,7 @@ def test_the_first_jobs_by_submission_may_be_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("traces")
-def test_the_list_of_traces_says_what_is_there() -> None:
+def test_trace_list_shows_availability() -> None:
     listed = {listing.name: listing for listing in available_traces()}
     assert set(PROFILES) <= set(listed)
     assert set(PUBLIC_TRACES) <= set(listed)

@@ -68,7 +68,7 @@ def test_missing_column_is_named_with_columns_of_the_nearest_format(tmp_path: Pa
     assert "submission_time or submit_time" in line
 
 
-def test_a_generic_trace_without_one_column_says_which(tmp_path: Path) -> None:
+def test_missing_column_of_a_generic_trace_is_named(tmp_path: Path) -> None:
     line = refusal(tmp_path, GENERIC.replace(",requested_gpus", "") + "\na,0,1,bert,64,slo,5\n")
     assert "column requested_gpus is missing" in line
     assert "format generic" in line
@@ -87,11 +87,11 @@ def test_an_unknown_forced_format_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n  \n"])
-def test_an_empty_file_is_said_to_be_empty(tmp_path: Path, text: str) -> None:
+def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
     assert "the file is empty" in refusal(tmp_path, text)
 
 
-def test_a_header_alone_is_not_enough(tmp_path: Path) -> None:
+def test_file_with_only_a_header_is_refused(tmp_path: Path) -> None:
     assert "no row below it" in refusal(tmp_path, ITP_HEADER + "\n")
 
 
@@ -157,7 +157,7 @@ def test_an_unknown_virtual_cluster_lists_those_there_are(tmp_path: Path) -> Non
         assert "'xyz'; known are abc" in line
 
 
-def test_a_trace_of_which_no_job_is_usable_says_why(tmp_path: Path) -> None:
+def test_trace_without_usable_jobs_is_refused_with_the_reason(tmp_path: Path) -> None:
     line = refusal(tmp_path, "submission_time,duration,num_gpu\n0,30,1\n")
     assert "no job is left: 1 jobs shorter than 600 s were left out" in line
 

@@ -82,7 +82,7 @@ def test_a_share_of_best_effort_moves_nothing_else() -> None:
     assert 0.4 < 1 - left.mean() < 0.6
 
 
-def test_tightness_moves_deadlines_alone() -> None:
+def test_tightness_changes_only_deadlines() -> None:
     usual = load_workload("elasticflow", seed=1, options=WorkloadOptions(jobs=100))
     loose = load_workload("elasticflow:tightest=1.5,loosest=1.5", seed=1, options=WorkloadOptions(jobs=100))
     assert usual.iterations.tolist() == loose.iterations.tolist()
@@ -149,7 +149,7 @@ def test_profiles_hold_every_gpu_type_with_the_reference_first() -> None:
     assert jobs.iterations[0] == floor(jobs.requested_seconds[0] * throughput_of(jobs, 0, "T4"))
 
 
-def test_a_limit_makes_more_jobs_than_the_profile_has_by_itself() -> None:
+def test_limit_sets_the_number_of_synthetic_jobs() -> None:
     assert load_workload("elasticflow", limit_jobs=1200).jobs == 1200
     assert load_workload("elasticflow", limit_jobs=7).jobs == 7
 

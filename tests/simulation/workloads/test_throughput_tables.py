@@ -147,6 +147,6 @@ def test_built_in_models_are_synthetic_and_exist_on_every_device() -> None:
         assert len(table.measured_on(gpu_type)) == 14
 
 
-def test_what_does_not_fit_a_small_device_is_no_point() -> None:
+def test_levels_that_exceed_device_memory_are_left_out() -> None:
     table = synthetic_throughputs(("T4",))
     assert min(points(table.profile(("synthetic-decoder", 256), ("T4",)), "T4")) > 1
