@@ -192,7 +192,7 @@ def servers_but(sender: Sender) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("message", ITEMS)
-def test_the_server_that_holds_the_work_is_heard(world: World, message: str) -> None:
+def test_message_of_the_holding_server_is_accepted(world: World, message: str) -> None:
     before = everything_of(world.job)
     answer = send(world.holder, ITEMS[message](world))
     assert answer.status_code == 200
@@ -201,7 +201,7 @@ def test_the_server_that_holds_the_work_is_heard(world: World, message: str) -> 
 
 
 @pytest.mark.parametrize("who", OUTSIDERS)
-def test_nobody_else_is(world: World, who: str) -> None:
+def test_messages_of_other_senders_are_refused(world: World, who: str) -> None:
     sender = world.senders[who]
     before = everything_of(world.job)
     for message, make in ITEMS.items():
@@ -215,7 +215,7 @@ def test_nobody_else_is(world: World, who: str) -> None:
             assert "lease_seconds" not in answer.json()
 
 
-def test_what_rank_0_alone_can_say_is_not_taken_from_rank_1s_server(world: World) -> None:
+def test_messages_of_rank_0_are_refused_from_the_server_of_rank_1(world: World) -> None:
     before = everything_of(world.job)
     before.pop("JobEvent")
     kinds = [f"event {kind}" for kind in EVENT_FIELDS if kind not in ("failed", "refused")]
@@ -230,7 +230,7 @@ def test_what_rank_0_alone_can_say_is_not_taken_from_rank_1s_server(world: World
 
 
 @pytest.mark.parametrize("download", DOWNLOADS)
-def test_functions_and_environments_are_for_those_who_run_them(world: World, download: str) -> None:
+def test_only_running_servers_download_functions_and_environments(world: World, download: str) -> None:
     path = DOWNLOADS[download](world)
     assert fetch(world.holder, path).status_code == 200
     for who in OUTSIDERS:
@@ -239,7 +239,7 @@ def test_functions_and_environments_are_for_those_who_run_them(world: World, dow
         assert refused.headers["Content-Type"] == "application/problem+json"
 
 
-def test_the_desired_state_names_a_servers_own_work_alone(world: World) -> None:
+def test_desired_state_holds_only_the_work_of_its_server(world: World) -> None:
     own = fetch(world.holder, "desired").json()["generations"]
     assert [entry["job"] for entry in own] == [world.job.pk] * 2
     for who in OUTSIDERS:
@@ -272,7 +272,7 @@ def test_reported_uris_never_leave_the_folder_of_the_job(world: World, settings:
 
 
 @pytest.mark.parametrize("who", ["the server that holds the work", *OUTSIDERS])
-def test_what_is_about_a_server_is_believed_of_the_senders_own_alone(world: World, who: str) -> None:
+def test_server_facts_change_only_the_server_of_the_sender(world: World, who: str) -> None:
     sender = world.senders.get(who, world.holder)
     before = servers_but(sender)
     expected = {"inventory": "new", "link_load": {"network": {"state": 12_345.0}}, "memory_store": 10_000}

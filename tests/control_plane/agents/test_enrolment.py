@@ -57,7 +57,7 @@ def test_token_without_a_name_enrols_only_new_servers(server: Server) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_no_server_differs_from_another_in_case_alone(server: Server, named: bool) -> None:
+def test_server_names_differing_only_in_case_are_refused(server: Server, named: bool) -> None:
     token = enrolment_token_create(created_by=None, server_name="NODE-A" if named else "")
     answer = enrol("NODE-A", token)
     assert (answer.status_code, answer.json()["code"]) == (401, "enrolment_refused")
@@ -74,18 +74,18 @@ def test_a_server_is_known_with_the_domains_that_fail_with_it() -> None:
     assert not Server.objects.filter(name="node-c").exists()
 
 
-def test_a_token_for_its_name_enrols_a_server_anew(server: Server) -> None:
+def test_token_with_its_name_re_enrols_a_server(server: Server) -> None:
     answer = enrol("node-a", enrolment_token_create(created_by=None, server_name="node-a"))
     assert (answer.status_code, answer.json()["server_id"]) == (201, server.pk)
     assert not untouched(server)
 
 
-def test_the_servers_own_agent_may_enrol_it_anew_with_any_token(server: Server) -> None:
+def test_own_agent_may_re_enrol_its_server_with_any_token(server: Server) -> None:
     answer = enrol("node-a", enrolment_token_create(created_by=None), "agent_secret")
     assert (answer.status_code, answer.json()["server_id"]) == (201, server.pk)
 
 
-def test_neither_another_servers_agent_nor_a_revoked_one_may(server: Server) -> None:
+def test_foreign_and_revoked_agents_may_not_re_enrol_a_server(server: Server) -> None:
     make.ServerFactory.create(name="node-b", agent="agent_of_b")
     assert enrol("node-a", enrolment_token_create(created_by=None), "agent_of_b").status_code == 401
     agent_revoke(agent=server.agent)
@@ -93,7 +93,7 @@ def test_neither_another_servers_agent_nor_a_revoked_one_may(server: Server) -> 
     assert untouched(server)
 
 
-def test_a_named_token_is_for_that_name_alone(server: Server) -> None:
+def test_named_token_enrols_only_that_name(server: Server) -> None:
     token = enrolment_token_create(created_by=None, server_name="node-c")
     assert enrol("node-a", token).status_code == 401
     assert enrol("node-d", token).status_code == 401

@@ -147,7 +147,7 @@ def test_hosts_outside_the_generation_are_refused(server: Server) -> None:
     assert experts_of(job)["layers"] == []
 
 
-def test_what_is_kept_of_a_job_is_bounded(server: Server) -> None:
+def test_stored_routing_history_is_bounded(server: Server) -> None:
     job, generation = trained(server)
     decisions = [DECISION] * limits.DECISIONS_OF_A_RECORD
     for number in range(1, 6):

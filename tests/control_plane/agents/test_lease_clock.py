@@ -165,7 +165,7 @@ def test_gap_holds_leases_for_a_fence_period_at_any_clock_reading() -> None:
     assert jump == pytest.approx(-HOUR - SUSPECT - 1)
 
 
-def test_the_first_look_from_another_machine_holds_leases_once() -> None:
+def test_first_reading_from_another_machine_holds_leases_once() -> None:
     """It cannot tell whether the clock was set meanwhile."""
     watch = Watch(START, None, {"boot": 0.0})
     other = Reading(START + timedelta(seconds=1), "other", 7.0)

@@ -78,7 +78,7 @@ def later(age: timedelta) -> None:
     heard()
 
 
-def test_two_idle_servers_are_told_to_measure_their_link(servers: list[Server]) -> None:
+def test_two_idle_servers_are_asked_to_measure_their_link(servers: list[Server]) -> None:
     first, second, third = servers
     before = Server.objects.get(pk=first.pk).desired_version
     assert ask_for_measurements() == 1
@@ -107,7 +107,7 @@ def test_no_worker_gets_the_port_on_which_a_link_is_measured(servers: list[Serve
     assert taken != [link.port]
 
 
-def test_what_was_measured_is_kept_and_measured_again_after_a_while(servers: list[Server]) -> None:
+def test_measured_link_is_stored_and_measured_again_later(servers: list[Server]) -> None:
     link = measured(servers[0])
     assert (link.latency_seconds, link.bytes_per_second) == (2e-4, 1e9)
     assert (link.asked_at, link.secret, link.problem, link.emulated) == (None, "", "", False)
@@ -126,7 +126,7 @@ def test_what_was_measured_is_kept_and_measured_again_after_a_while(servers: lis
 @pytest.mark.parametrize(
     ("spread", "asked"), [((0, 1), 0), ((1, 2), 0), ((0,), 1)], ids=["both", "one", "within a server"]
 )
-def test_links_that_a_job_uses_are_left_alone(
+def test_links_that_a_job_uses_are_not_measured(
     servers: list[Server], spread: tuple[int, ...], asked: int
 ) -> None:
     Server.objects.filter(pk=servers[2].pk).update(drain="drained")
@@ -139,7 +139,7 @@ def test_links_that_a_job_uses_are_left_alone(
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_what_was_measured_beside_a_job_is_not_used(servers: list[Server], ended: bool) -> None:
+def test_link_measurement_beside_a_job_is_discarded(servers: list[Server], ended: bool) -> None:
     before = measured(servers[0])
     later(MEASURE_AGAIN + timedelta(seconds=1))
     Server.objects.filter(pk=servers[2].pk).update(drain="drained")
@@ -186,7 +186,7 @@ def test_a_measurement_without_result_is_tried_again(servers: list[Server]) -> N
         ({"number": 9}, 0, False),
     ],
 )
-def test_only_what_was_asked_for_is_taken_and_from_whom(
+def test_only_the_requested_measurement_and_sender_are_accepted(
     servers: list[Server], changes: dict[str, Any], sender: int, refused: bool
 ) -> None:
     ask_for_measurements()
@@ -199,7 +199,7 @@ def test_only_what_was_asked_for_is_taken_and_from_whom(
 
 
 @pytest.mark.parametrize("silent", ["fenced", "silent", "down"])
-def test_servers_that_are_not_heard_of_measure_nothing(servers: list[Server], silent: str) -> None:
+def test_silent_servers_measure_no_links(servers: list[Server], silent: str) -> None:
     Server.objects.filter(pk=servers[2].pk).update(drain="drained")
     agents = Agent.objects.filter(server=servers[0])
     if silent == "fenced":
@@ -226,7 +226,7 @@ def test_plans_are_made_for_the_slowest_link(servers: list[Server]) -> None:
     assert network.slowest([servers[1].pk, servers[2].pk]).rate == LinkRate(1e-4, 2e9)
 
 
-def test_emulated_links_are_labelled_and_told_until_they_are_measured(servers: list[Server]) -> None:
+def test_emulated_links_are_labelled_and_used_until_measured(servers: list[Server]) -> None:
     told = ServerLinks.from_message(DEFAULT_LINKS).to_message()
     Server.objects.update(links=told)
     known = known_links(KIND)

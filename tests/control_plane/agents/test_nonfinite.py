@@ -57,7 +57,7 @@ def test_a_worker_cannot_fill_the_history(server: Server, generation: Generation
     assert len(history(generation.job)) == 20
 
 
-def test_a_completed_job_says_that_its_weights_are_useless(server: Server, generation: Generation) -> None:
+def test_completed_job_warns_of_nonfinite_weights(server: Server, generation: Generation) -> None:
     names = ["0.weight", "b\u202eias"]
     tell(server, generation, what="final_weights", iteration=9, tensors=3, of=4, names=names)
     job = tell(server, generation, kind="completed", iteration=9)
@@ -106,7 +106,7 @@ def test_a_stop_fails_the_job_and_names_the_last_good_state(server: Server, gene
     assert not Checkpoint.objects.filter(deleted_at__isnull=True).exists()
 
 
-def test_without_a_good_state_the_failure_says_so(server: Server, generation: Generation) -> None:
+def test_failure_without_a_good_state_names_that(server: Server, generation: Generation) -> None:
     state(generation, 70)
     job = fail(server, generation, 120)
     assert job.failure is not None

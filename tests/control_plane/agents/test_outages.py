@@ -34,7 +34,7 @@ def noted() -> list[Stopped]:
     return [Stopped(*row) for row in Outage.objects.values_list("stopped_at", "started_at")]
 
 
-def test_a_gap_between_looks_at_the_leases_is_an_outage(cluster: Cluster) -> None:
+def test_gap_between_lease_checks_is_an_outage(cluster: Cluster) -> None:
     stop_for(cluster.suspect_seconds - 1)
     assert noted() == []
     outage = stop_for(AWAY_SECONDS)
@@ -65,7 +65,7 @@ def test_outages_are_cut_off_at_both_ends(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
-def test_an_outage_is_as_long_as_it_was_whatever_the_clock_says(
+def test_outage_duration_ignores_clock_jumps(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
     reading = lease_clock.Reading(timezone.now(), "boot", 100.0)

@@ -170,7 +170,7 @@ def test_a_flood_of_bad_items_leaves_a_bounded_history(server: Server, hostile: 
         pytest.param(b" " * (33 << 20), id="too large"),
     ],
 )
-def test_what_is_no_report_is_a_4xx_and_the_lease_goes_on(server: Server, settings: Any, body: bytes) -> None:
+def test_malformed_report_gives_4xx_and_renews_the_lease(server: Server, settings: Any, body: bytes) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 32 << 20
     lease_is_old(server)
     answer = send(server, body)
@@ -180,7 +180,7 @@ def test_what_is_no_report_is_a_4xx_and_the_lease_goes_on(server: Server, settin
     assert lease_is_fresh(server)
 
 
-def test_a_number_of_thousands_of_digits_spoils_its_own_item_alone(
+def test_huge_number_spoils_only_its_own_item(
     server: Server, hostile: Generation, neighbour: Generation
 ) -> None:
     good = json.dumps(metric(neighbour))
@@ -214,7 +214,7 @@ def test_a_version_that_does_not_exist_yet_was_not_obeyed(server: Server) -> Non
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_report_does_not_wait_for_whoever_holds_the_clusters_row(
+def test_report_does_not_wait_for_a_lock_on_the_cluster(
     server: Server, hostile: Generation, neighbour: Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planner that stands still in the middle of a commit must not cost any node its lease."""
@@ -250,7 +250,7 @@ def test_a_report_does_not_wait_for_whoever_holds_the_clusters_row(
     assert (again["acknowledged"], again["deferred"]) == ([stored["id"]], [])
 
 
-def test_a_log_that_outgrew_its_allowance_says_where_it_begins(hostile: Generation) -> None:
+def test_trimmed_log_begins_with_a_note(hostile: Generation) -> None:
     piece = "x" * (1 << 20)
     for place in range(11):
         LogChunkFactory.create(job=hostile.job, offset=place << 20, text=f"{place}\n{piece}")

@@ -145,7 +145,9 @@ def test_too_large_pool_is_refused_and_a_smaller_one_frees_servers(
     assert standing_by() == set()
 
 
-def test_the_rule_is_told_with_the_operators_figures(cluster: Cluster, three: Three, operator: User) -> None:
+def test_standby_advice_follows_from_the_operators_figures(
+    cluster: Cluster, three: Three, operator: User
+) -> None:
     (pool,) = standby_of(cluster).pools
     assert (pool.servers, pool.advised) == (3, 0)
     # Three servers, each failing once an hour, and an hour until another is there: losses pile up.

@@ -33,7 +33,7 @@ REASONS = ["start_failed", "plan_refused", "storage_failed", "killed"]
 
 @pytest.mark.parametrize("reason", REASONS)
 @pytest.mark.parametrize("was_live", [False, True])
-def test_what_ends_a_generation_on_servers_that_stay_counts(reason: str, was_live: bool) -> None:
+def test_generation_end_on_healthy_servers_counts_as_a_failure(reason: str, was_live: bool) -> None:
     number = 2
     one = training(number, "failed") if was_live else coming(number, "failed", goal=Goal.TRAIN)
     job = running(live=one) if was_live else running(coming=one)
@@ -65,7 +65,7 @@ def test_a_lost_peer_counts_only_for_ranks_on_one_server() -> None:
 
 
 @pytest.mark.parametrize("reason", ["killed", "function_error"])
-def test_who_says_why_replaces_a_lost_peer_as_the_cause(reason: str) -> None:
+def test_specific_cause_replaces_a_lost_peer(reason: str) -> None:
     lost = training(
         2, "failed", state=GenerationState.RETIRED, retired_because=RetireReason.LOST,
         failure_reason="peer_lost", on_one_server=True,
@@ -163,5 +163,5 @@ def test_a_job_that_failed_too_often_ends_with_the_cause(state: JobState) -> Non
     [{"last_failure": None}, {"failures": 2}, {"iterations_done": 71}, {"state": JobState.COMPLETED}],
     ids=["a server may have failed", "excused", "it got further", "it has ended"],
 )
-def test_a_job_goes_on_where_its_failures_say_too_little(facts: dict[str, object]) -> None:
+def test_job_continues_while_its_failures_are_inconclusive(facts: dict[str, object]) -> None:
     assert steps.next_steps(_failed_often(**facts), BOUNDS, NOW) == []

@@ -60,7 +60,7 @@ def running_job(submit: Submit, *agents: SimulatedAgent, iterations: int = 100_0
     return job
 
 
-def test_a_fenced_nodes_job_goes_on_elsewhere_from_its_checkpoint(
+def test_job_of_a_fenced_server_resumes_elsewhere_from_checkpoint(
     cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
 ) -> None:
     first, second = nodes
@@ -340,7 +340,7 @@ def test_a_plan_computed_from_facts_that_moved_is_not_committed(
     assert Cluster.objects.get().replanned_at is None
 
 
-def test_facts_that_change_during_every_look_stop_no_pass(
+def test_facts_changing_during_each_plan_do_not_stop_a_pass(
     cluster: Cluster,
     nodes: tuple[SimulatedAgent, SimulatedAgent],
     submit: Submit,

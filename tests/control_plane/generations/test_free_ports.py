@@ -37,7 +37,7 @@ def measured(submit: Submit, *agents: SimulatedAgent) -> None:
     settle(*agents)
 
 
-def test_a_job_without_a_port_stays_as_it_is_and_the_others_go_on(cluster: Cluster, submit: Submit) -> None:
+def test_job_without_a_port_waits_and_the_others_run(cluster: Cluster, submit: Submit) -> None:
     agents = [SimulatedAgent.enrol(name, 1, SPEED) for name in ("node-1", "node-2")]
     measured(submit, *agents)
     give_ports("node-1", 1)  # one to meet at, and none to hand a state over

@@ -292,7 +292,7 @@ def test_failed_handover_suspends_the_job_with_its_progress() -> None:
     assert after.iterations_done == 50
 
 
-def test_nobody_trains_until_every_earlier_worker_has_ended() -> None:
+def test_generation_trains_only_after_all_earlier_workers_ended() -> None:
     late = NOW + timedelta(seconds=61)
     waits = coming(3, "ready", state=GenerationState.READY, step_expires_at=NOW)
     job = running(coming=waits, ending=True)
@@ -356,7 +356,7 @@ def test_an_error_before_the_first_iteration_ends_the_job_at_once() -> None:
     assert Fail in kinds(found)
 
 
-def test_what_a_promise_may_count_on_is_not_broken_off() -> None:
+def test_changes_that_a_promise_counts_on_are_not_cancelled() -> None:
     live = training(1, "training", owned_gpus=frozenset({1, 2}))
     grows = coming(2, "loading", owned_gpus=frozenset({1, 2}))
     moves = coming(2, "loading", owned_gpus=frozenset({3, 4}))

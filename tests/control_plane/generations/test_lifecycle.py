@@ -72,7 +72,7 @@ def test_a_tight_newcomer_shrinks_a_promised_job_that_can_spare_gpus(
     assert "shrink" in kinds
 
 
-def test_best_effort_yields_all_gpus_and_comes_back(node: SimulatedAgent, submit: Submit) -> None:
+def test_best_effort_job_yields_all_gpus_and_resumes(node: SimulatedAgent, submit: Submit) -> None:
     patient = submit("best_effort", iterations=100_000)
     settle(node)
     assert gpus_held(patient) == 4

@@ -126,7 +126,7 @@ def test_fewer_workers_read_from_memory_where_every_holder_has_one(servers: tupl
 
 
 @pytest.mark.parametrize("why", ["a shard is missing", "a holder is not used", "a holder is fenced"])
-def test_a_point_that_is_not_whole_where_the_job_goes_on_is_not_named(
+def test_incomplete_memory_point_is_not_used(
     servers: tuple[Server, Server], pair: Generation, why: str
 ) -> None:
     hold(servers[0], holding(pair, 0, 41))
@@ -179,9 +179,7 @@ def test_suspended_job_resumes_from_memory_that_is_still_spare(
     assert all(desired_state(server.pk)["spare"] == [] for server in servers), "and not for ever"
 
 
-def test_what_could_not_be_read_once_is_not_tried_again(
-    servers: tuple[Server, Server], pair: Generation
-) -> None:
+def test_unreadable_memory_point_is_not_tried_again(servers: tuple[Server, Server], pair: Generation) -> None:
     for rank, server in enumerate(servers):
         hold(server, holding(pair, rank, 41))
     fail(servers, pair)
@@ -223,7 +221,7 @@ def test_holdings_of_other_jobs_or_beyond_bounds_are_refused(
     assert kept["iteration"] == 40
 
 
-def test_what_a_store_still_has_after_a_fence_is_told_in_one_line(
+def test_refused_holdings_after_a_fence_are_noted_in_one_line(
     servers: tuple[Server, Server], pair: Generation
 ) -> None:
     """Copies that it kept for other servers, placed anew since then; each report names them all."""

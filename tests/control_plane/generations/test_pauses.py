@@ -234,7 +234,7 @@ def far_back(job: Job, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("difference", ["paused", "stopped_for_nobody", "waits", "not_running", "unnoticed"])
-def test_what_differs_from_what_is_wanted_is_put_right(
+def test_reconciliation_repairs_each_difference(
     cluster: Cluster, node: SimulatedAgent, submit: Submit, difference: str
 ) -> None:
     """Each difference is written into the rows as if a step had been forgotten; the next looks end it."""

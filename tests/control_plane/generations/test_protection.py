@@ -77,7 +77,7 @@ def lose(server: Server) -> None:
     assert server.state == ServerState.DOWN
 
 
-def test_an_agent_says_what_its_store_may_take() -> None:
+def test_agent_reports_the_capacity_of_its_store() -> None:
     server = busy_server("node-a")
     assert not server.store_port
     send(server, {"inventory": {"gpus": [], "memory_store_bytes": LIMIT_BYTES}})
@@ -102,7 +102,7 @@ def test_servers_of_a_job_keep_each_others_shards(servers: tuple[Server, ...]) -
     assert told.desired_version > before[servers[1].pk]
 
 
-def test_workers_are_not_told_the_stores_secret(servers: tuple[Server, ...]) -> None:
+def test_workers_do_not_receive_the_store_secret(servers: tuple[Server, ...]) -> None:
     generation = start(servers[:2])
     state = desired_state(servers[0].pk)
     assert generation.store_secret not in str(state["generations"])
@@ -138,7 +138,7 @@ def test_copies_lie_in_another_power_domain_too() -> None:
 @pytest.mark.parametrize(
     ("accepted", "a_day", "replicas"), [(0.0, 0.015, 2), (0.01, 0.015, 2), (1e-6, 0.015, 3), (0.9, 0.015, 1)]
 )
-def test_there_are_as_many_copies_as_an_operators_target_takes(
+def test_number_of_copies_follows_from_the_operators_target(
     servers: tuple[Server, ...], accepted: float, a_day: float, replicas: int
 ) -> None:
     """On two servers; a third one, which has nothing else of the job, keeps the third copies."""
@@ -158,7 +158,7 @@ def test_a_lax_target_takes_no_copy_that_a_promise_counts_on(servers: tuple[Serv
     assert Stores([servers[0].cluster_id]).grant("job", pks, 1_000, promised=2)["replicas"] == 2
 
 
-def test_a_target_that_no_number_of_copies_reaches_is_told(servers: tuple[Server, ...]) -> None:
+def test_unreachable_copy_target_is_reported(servers: tuple[Server, ...]) -> None:
     Cluster.objects.update(accepted_fallbacks_a_month=1e-4, failures_per_rack_day=1.0)
     Server.objects.update(rack="the only one")
     granted = Stores([servers[0].cluster_id]).grant("job", [servers[0].pk], 1_000)
@@ -241,7 +241,7 @@ def test_job_of_a_lost_server_resumes_from_peer_memory(
     assert all(shard["reader"] == 1 for shard in shards), "what lies beside a rank is not sent"
 
 
-def test_a_server_that_holds_nothing_is_told_from_whom_to_fetch(servers: tuple[Server, ...]) -> None:
+def test_server_without_a_copy_receives_peers_to_fetch_from(servers: tuple[Server, ...]) -> None:
     generation = start(servers[:2])
     hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41))
     lose(servers[0])
@@ -316,7 +316,7 @@ def test_start_aborted_by_a_lost_server_is_retried_a_failed_one_not(
     assert PointsInMemory([job_of(generation)]).newest(job_of(generation), []) is None
 
 
-def test_what_only_an_old_agent_holds_is_read_where_it_is(servers: tuple[Server, ...]) -> None:
+def test_state_of_an_agent_without_store_is_read_on_its_server(servers: tuple[Server, ...]) -> None:
     Server.objects.filter(pk=servers[0].pk).update(memory_store_bytes=0)
     generation = start(servers[:1])
     assert generation.protection == {}
@@ -326,7 +326,7 @@ def test_what_only_an_old_agent_holds_is_read_where_it_is(servers: tuple[Server,
     assert points.newest(job_of(generation), [servers[1].pk]) is None
 
 
-def test_people_are_told_why_there_are_fewer_copies(servers: tuple[Server, ...]) -> None:
+def test_reason_for_fewer_copies_is_shown(servers: tuple[Server, ...]) -> None:
     generation = start(servers[:2])
     problem = "server node-b keeps no copy: it takes too long"
     report = {"used_bytes": 0, "limit_bytes": LIMIT_BYTES, "holdings": [], "problem": problem}
@@ -342,7 +342,7 @@ def test_people_are_told_why_there_are_fewer_copies(servers: tuple[Server, ...])
     assert state.reason == "there is no room"
 
 
-def test_a_recovery_from_a_peers_memory_is_told_as_one(servers: tuple[Server, ...]) -> None:
+def test_recovery_from_peer_memory_is_recorded_as_such(servers: tuple[Server, ...]) -> None:
     generation = start(servers[:2])
     hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41))
     lose(servers[0])

@@ -30,7 +30,7 @@ def _ended_by_signal(agent: SimulatedAgent, job: Job) -> None:
     agent.report()
 
 
-def test_a_job_that_is_killed_again_and_again_ends_and_says_why(cluster: Cluster, submit: Submit) -> None:
+def test_repeatedly_killed_job_fails_with_the_reason(cluster: Cluster, submit: Submit) -> None:
     agent = SimulatedAgent.enrol("node-1", 4, SPEED)
     job = running_job(submit, agent)
     worker = agent.rank_zero(job.pk)
@@ -75,7 +75,7 @@ def test_a_failure_whose_server_then_falls_silent_is_none(cluster: Cluster, subm
     assert (job.state, job.failures) == (JobState.SUSPENDED, 2)
 
 
-def test_what_repeats_is_counted_on_the_last_line(cluster: Cluster, submit: Submit) -> None:
+def test_repeated_events_are_counted_on_the_last_line(cluster: Cluster, submit: Submit) -> None:
     SimulatedAgent.enrol("node-1", 4, SPEED)
     job = submit("best_effort")
     for number in range(60):

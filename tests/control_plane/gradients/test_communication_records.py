@@ -52,7 +52,7 @@ def changed(part: str, **fields: Any) -> dict[str, Any]:
     return PROFILE | {part: [first | fields, *others]}
 
 
-def test_what_workers_measure_is_taken() -> None:
+def test_valid_worker_measurements_are_accepted() -> None:
     fields, problem = check(CommunicationProfile, json.loads(json.dumps(PROFILE | {"codecs": [TIMES]})))
     assert not problem
     assert fields is not None

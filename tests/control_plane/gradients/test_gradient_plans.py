@@ -293,7 +293,7 @@ def test_a_newcomer_is_asked_about_on_the_best_family_that_it_allows(
     assert lossy.key != refused.key
 
 
-def test_a_lossless_plan_that_wins_is_for_everybody(servers: tuple[Server, Server]) -> None:
+def test_winning_lossless_plan_applies_to_all_jobs(servers: tuple[Server, Server]) -> None:
     job, _ = measured(servers[0], 1, 2)
     make_plans(9)
     GradientPlan.objects.filter(family="lossless", profile__gpus=2).update(planner="cupcake", speedup=1.2)
@@ -371,7 +371,7 @@ def test_a_family_that_was_measured_slower_is_not_taken(servers: tuple[Server, S
     assert asked(job, lossy="allowed") == lossy
 
 
-def test_where_nothing_was_measured_one_query_is_all_it_costs(
+def test_family_of_an_unmeasured_function_takes_one_query(
     servers: tuple[Server, Server], django_assert_num_queries: Any
 ) -> None:
     with django_assert_num_queries(1):

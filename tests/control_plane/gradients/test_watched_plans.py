@@ -119,7 +119,7 @@ def test_a_plan_is_judged_by_its_own_prediction(servers: tuple[Server, Server]) 
 
 
 @pytest.mark.parametrize(("density", "moved"), [(0.0115, False), (0.02, True), (0.005, True)])
-def test_plans_are_made_anew_where_densities_drift_in_training(
+def test_plans_are_renewed_where_densities_drift(
     servers: tuple[Server, Server], density: float, moved: bool
 ) -> None:
     sums = [{"workers": 2, "density": 0.015}]
@@ -143,7 +143,7 @@ def test_a_promise_that_rests_on_a_plan_keeps_it(servers: tuple[Server, Server])
     assert watch_plans() == 0
 
 
-def test_windows_of_other_plans_say_nothing(servers: tuple[Server, Server]) -> None:
+def test_windows_of_other_plans_are_ignored(servers: tuple[Server, Server]) -> None:
     generation = running(servers, 6.0, dense=5.0)
     send(servers[0], {"events": [window(generation, push_imbalance=1.3, plan="0" * 64)]})
     generation.refresh_from_db()

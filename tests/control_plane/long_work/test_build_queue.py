@@ -84,7 +84,7 @@ def fresh(environment: Environment) -> Environment:
         ("a1 b1 c1 c2 a2", "ba", "c1 b1 a1 c2 a2"),
     ],
 )
-def test_requesters_take_turns_who_waited_longest_first(queued: str, started: str, order: str) -> None:
+def test_requesters_take_turns_longest_waiting_first(queued: str, started: str, order: str) -> None:
     asked = [(digest, ord(digest[0])) for digest in queued.split()]
     since = {ord(name): datetime(2030, 1, 1 + day, tzinfo=UTC) for day, name in enumerate(started)}
     assert in_turn(asked, since) == order.split()
@@ -207,7 +207,7 @@ def test_a_build_that_takes_too_long_fails_with_its_output(
     assert environment.log.endswith("The installation did not end within 0 seconds.\n")
 
 
-def test_who_shares_requirements_with_others_cannot_cancel_them(person: User) -> None:
+def test_shared_requirements_cannot_be_cancelled_by_one_project(person: User) -> None:
     own, foreign = project_of(person), project_of(None)
     MembershipFactory.create(project=foreign, user=person, role=Role.VIEWER)
     version = version_in(own)
@@ -221,7 +221,7 @@ def test_who_shares_requirements_with_others_cannot_cancel_them(person: User) ->
     assert fresh(environment).state == WorkState.CANCELLED
 
 
-def test_a_deleted_project_leaves_no_builds_that_nobody_needs(person: User) -> None:
+def test_deleting_a_project_cancels_its_unshared_builds(person: User) -> None:
     project, other = project_of(person), project_of(None)
     version_in(project)
     version_in(project, "s" * 64, "shared")

@@ -103,7 +103,7 @@ def test_a_requirement_that_does_not_exist_fails_the_job_with_the_log(submit: Ca
 
 
 @pytest.mark.usefixtures("cluster", "storage")
-def test_what_builds_on_pytorch_is_installed_beside_the_runtimes_own(wheels: Path) -> None:
+def test_package_using_pytorch_installs_beside_the_runtime(wheels: Path) -> None:
     """Whatever build of PyTorch the nodes have: one such as 2.13.0+cpu lies in no index."""
     release = importlib.metadata.version("torch").split("+")[0]
     add_wheel(wheels, "sundialtrainer", "3.0", f"torch (=={release})", "numpy (>1.0)", "sundial")

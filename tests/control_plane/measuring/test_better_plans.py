@@ -125,7 +125,7 @@ def test_nothing_is_measured_for_a_plan_that_is_not_to_win(servers: tuple[Server
     assert found(servers) is None
 
 
-def test_a_job_goes_on_under_a_plan_that_was_measured_to_win(servers: tuple[Server, Server]) -> None:
+def test_job_takes_up_a_plan_that_was_measured_to_win(servers: tuple[Server, Server]) -> None:
     job, training = trains_without_plan(servers)
     curve = asked(job, lossy="allowed")
     assert take_up_better_plans() == 0, "it was not measured"
@@ -216,7 +216,7 @@ def made_anew(generation: Generation, *, other: bool = True) -> GradientPlan:
     ],
     ids=["it moved", "ranks would do the same", "it would save nothing", "promised"],
 )
-def test_a_plan_that_was_made_anew_is_followed_where_it_pays(
+def test_renewed_plan_is_followed_where_it_pays(
     servers: tuple[Server, Server],
     clock: SimulatedTime,
     seconds: float,
@@ -233,7 +233,7 @@ def test_a_plan_that_was_made_anew_is_followed_where_it_pays(
     assert follow_newer_plans() == 0
 
 
-def test_where_no_plan_is_to_win_one_query_is_all_it_costs(
+def test_better_plan_check_without_candidates_takes_one_query(
     servers: tuple[Server, Server], django_assert_num_queries: Any
 ) -> None:
     room = cast(RoomToMeasure, SimpleNamespace(cluster=servers[0].cluster))

@@ -103,7 +103,7 @@ def test_measured_gpus_are_blocked_until_the_measurement_is_killed(
     assert later.step_expires_at == measuring.step_expires_at
 
 
-def test_a_measurement_that_nobody_ends_is_given_up_at_its_bound(
+def test_unended_measurement_is_given_up_at_its_bound(
     cluster: Cluster, node: HangingAgent, submit: Submit
 ) -> None:
     submit(seconds=6000)
@@ -214,7 +214,7 @@ def test_no_promise_counts_on_gpus_that_a_measurement_may_hold_longer(
     assert (tight.promised, roomy.promised) == (False, True)
 
 
-def test_a_broken_gpu_is_planned_for_nobody(cluster: Cluster, submit: Submit) -> None:
+def test_broken_gpu_is_given_to_no_job(cluster: Cluster, submit: Submit) -> None:
     agent = SimulatedAgent.enrol("node-2", 4, SPEED)
     Gpu.objects.filter(index=3).update(healthy=False)
     job = submit("best_effort", iterations=100_000)

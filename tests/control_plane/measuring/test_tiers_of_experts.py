@@ -98,7 +98,7 @@ def test_a_decline_names_the_tier_that_binds(
     assert reason.startswith(tiers["with_tiers"]["binding"])
 
 
-def test_gpus_are_told_with_and_without_tiers() -> None:
+def test_levels_are_shown_with_and_without_tiers() -> None:
     mixture = sizes(dense=GIB, experts=6, each=6 * GIB)
     levels = [CurveLevel(gpus=gpus, iterations_per_second=rate) for gpus, rate in ((3, 4.0), (6, 2.0))]
     share = WorkerMemory(15 * GIB, 1000 * GIB, 30 * GIB)

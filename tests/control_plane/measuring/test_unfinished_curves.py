@@ -167,7 +167,7 @@ def test_levels_missing_at_a_decline_are_measured_on_idle_gpus(
 
 
 @pytest.mark.slow
-def test_after_a_decline_nobody_makes_room_for_measuring_on(
+def test_measuring_after_a_decline_suspends_no_job(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     holder = occupied(submit, owned, clock)
@@ -271,7 +271,7 @@ def test_a_curve_that_goes_as_far_as_the_cluster_is_the_whole_of_it(
 
 
 @pytest.mark.slow
-def test_what_was_measured_counts_where_measuring_more_breaks_off(
+def test_measured_levels_count_if_a_further_measurement_fails(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     holder = occupied(submit, owned, clock)
@@ -337,7 +337,7 @@ def newcomer_of_large_gradients(submit: Submit, node: SimulatedAgent) -> Job:
     return job
 
 
-def test_who_needs_a_plan_is_measured_under_it_and_then_promised(
+def test_job_that_needs_a_plan_is_measured_and_promised_under_it(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     job = newcomer_of_large_gradients(submit, owned)
@@ -356,7 +356,7 @@ def test_who_needs_a_plan_is_measured_under_it_and_then_promised(
     assert job.events.filter(kind="awaits_plan").count() == 2
 
 
-def test_who_is_too_slow_under_any_plan_is_declined(
+def test_job_too_slow_under_any_plan_is_declined(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     job = newcomer_of_large_gradients(submit, owned)

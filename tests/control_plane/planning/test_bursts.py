@@ -110,7 +110,7 @@ def test_burst_is_decided_in_several_commits_in_submission_order(
     assert all(length is not None and length > 0 for length in lengths)
 
 
-def test_who_keeps_coming_does_not_keep_functions_from_being_measured(
+def test_steady_submissions_do_not_prevent_measurements(
     owned: SimulatedAgent, submit: Callable[..., Job]
 ) -> None:
     known = submit("best_effort", iterations=10)
@@ -170,7 +170,7 @@ def test_slots_are_kept_while_newcomers_wait(burst: Callable[..., list[Job]], sl
     assert newcomers_wait(slots)
 
 
-def test_whoever_submits_meanwhile_does_not_make_a_pass_begin_again(
+def test_submission_during_a_pass_does_not_restart_it(
     burst: Callable[..., list[Job]], slots: Cluster, submit: Callable[..., Job]
 ) -> None:
     version = Cluster.objects.get().planning_version
@@ -180,7 +180,7 @@ def test_whoever_submits_meanwhile_does_not_make_a_pass_begin_again(
     assert Cluster.objects.get().planning_version > version, "a cancelled one might have been promised"
 
 
-def test_offers_are_looked_for_when_nobody_waits_any_more(burst: Callable[..., list[Job]]) -> None:
+def test_offers_are_made_once_no_newcomer_waits(burst: Callable[..., list[Job]]) -> None:
     jobs = burst(60)
     with patch.object(planning, "MOST_WORK", TINY):
         run_planner("burst")
@@ -349,7 +349,7 @@ def test_newcomers_of_a_burst_get_no_time_before_the_next_division(
     assert min(begins) == pytest.approx(divided_at.timestamp() + slots.slot_seconds, abs=1e-3)
 
 
-def test_a_paused_newcomer_keeps_nobody_waiting(burst: Callable[..., list[Job]], slots: Cluster) -> None:
+def test_paused_newcomer_delays_no_offers(burst: Callable[..., list[Job]], slots: Cluster) -> None:
     """It gets no verdict until it is resumed: offers and measurements do not wait for it."""
     paused, *others = burst(40)
     Job.objects.filter(pk=paused.pk).update(paused_by_owner=True)

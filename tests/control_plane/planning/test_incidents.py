@@ -76,7 +76,9 @@ def operator_page() -> Callable[[], str]:
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(None, marks=pytest.mark.slow), 20.0])
-def test_work_of_centuries_stops_nobody(submit: Submit, node: SimulatedAgent, seconds: float | None) -> None:
+def test_job_of_centuries_does_not_stop_planning(
+    submit: Submit, node: SimulatedAgent, seconds: float | None
+) -> None:
     first = running(submit, node)
     tell_speed(first, 0.83)
     endless = submit("best_effort" if seconds is None else "slo", seconds=seconds, iterations=CENTURIES)
@@ -176,7 +178,7 @@ def scraped() -> str:
     return answer.content.decode()
 
 
-def test_a_job_that_gets_its_gpus_while_a_pass_reads_is_planned(submit: Submit, node: SimulatedAgent) -> None:
+def test_job_that_gets_gpus_during_a_read_is_planned(submit: Submit, node: SimulatedAgent) -> None:
     job = running(submit, node)
     # What it had before, while it was measured say, hides how long it has had these.
     Assignment.objects.filter(job=job).exclude(state=AssignmentState.HELD).delete()
@@ -283,7 +285,7 @@ def test_a_pass_that_fails_is_shown_and_counted_until_one_succeeds(
     assert 'punctual_incidents_open{kind="pass_failed"} 0.0' in scraped()
 
 
-def test_members_see_incidents_of_their_own_jobs_alone(submit: Submit, node: SimulatedAgent) -> None:
+def test_members_see_only_incidents_of_their_own_jobs(submit: Submit, node: SimulatedAgent) -> None:
     job = submit("best_effort", iterations=10)
     Incident.objects.create(cluster=job.cluster, job=job, kind="unplannable", message="about this job")
     Incident.objects.create(

@@ -170,7 +170,7 @@ def enrolled(name: str, **fields: Any) -> Server:
     ).server
 
 
-def test_an_agent_tells_how_long_its_server_stays(cluster: Cluster) -> None:
+def test_agent_reports_how_long_its_server_stays(cluster: Cluster) -> None:
     before = timezone.now()
     server = enrolled("pilot", available_seconds=3600.0)
     assert server.available_until is not None

@@ -111,7 +111,7 @@ def test_slack_is_for_the_latest_of_a_few_starts(
     assert change_slack_seconds(cluster, timezone.now()) == pytest.approx(3.5)
 
 
-def test_functions_that_begin_slowly_cost_nobody_elses_promise(
+def test_slow_starting_functions_do_not_change_the_slack_of_others(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit
 ) -> None:
     """Theirs is one project of three. What others wait for because of them counts."""

@@ -16,10 +16,10 @@ def test_the_planner_heeds_the_cluster_s_rule_for_newcomers(rule: Newcomers) -> 
     assert planner_settings(ClusterFactory.create(newcomers=rule.value)).newcomers is rule
 
 
-def test_a_cluster_is_open_unless_its_operator_says_otherwise() -> None:
+def test_open_admission_is_the_default() -> None:
     assert planner_settings(ClusterFactory.create()).newcomers is Newcomers.OPEN
 
 
-def test_the_planner_lets_jobs_age_as_the_operator_says() -> None:
+def test_ageing_weight_is_a_cluster_setting() -> None:
     assert planner_settings(ClusterFactory.create()).ageing_weight == AGEING_WEIGHT
     assert planner_settings(ClusterFactory.create(name="ageless", ageing_weight=0.0)).ageing_weight == 0.0

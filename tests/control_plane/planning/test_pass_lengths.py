@@ -66,7 +66,7 @@ def metrics() -> Callable[[], dict[str, float]]:
     return scraped
 
 
-def test_what_a_pass_does_beside_deciding_counts(
+def test_pass_length_includes_work_beside_deciding(
     owned: SimulatedAgent,
     submit: Callable[..., Job],
     metrics: Callable[[], dict[str, float]],

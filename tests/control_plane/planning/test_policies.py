@@ -65,7 +65,7 @@ def test_jobs_train_to_their_end_under_every_policy(
         )
 
 
-def test_what_a_policy_noted_comes_back_at_its_next_decision(
+def test_policy_memory_returns_at_the_next_decision(
     cluster: Cluster, node: SimulatedAgent, submit: Submit
 ) -> None:
     remembering = next(policy for policy in POLICIES.values() if policy.memory_columns)
@@ -89,7 +89,7 @@ def test_what_a_policy_noted_comes_back_at_its_next_decision(
 
 
 @pytest.mark.parametrize("name", ["no such policy", "fifo"])
-def test_what_is_no_live_policy_does_not_stop_the_planner(
+def test_unknown_policy_falls_back_to_the_default(
     cluster: Cluster, node: SimulatedAgent, submit: Submit, name: str
 ) -> None:
     """A published baseline is for simulations alone."""

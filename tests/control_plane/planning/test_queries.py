@@ -95,7 +95,7 @@ class HarmedByEverything:
         return SimpleNamespace(at_risk=("a promise",) * len(snapshot.blocked))
 
 
-def test_where_nobody_finds_room_each_block_is_asked_about_once(running: Callable[[int], None]) -> None:
+def test_each_block_without_room_is_asked_about_once(running: Callable[[int], None]) -> None:
     running(2)
     jobs = list(Job.objects.select_related("cluster", "curve", "function_version"))
     policy = HarmedByEverything()
@@ -144,7 +144,7 @@ def test_desired_state_takes_a_constant_number_of_queries(
     assert queries(lambda: desired_state(server)) == few
 
 
-def test_a_look_at_jobs_that_are_as_they_should_be_asks_little(running: Callable[[int], None]) -> None:
+def test_reconciling_unchanged_jobs_takes_a_constant_query_count(running: Callable[[int], None]) -> None:
     running(1)
     reconcile()  # it notes since when the job is protected as it is
     few = queries(reconcile)
@@ -154,7 +154,7 @@ def test_a_look_at_jobs_that_are_as_they_should_be_asks_little(running: Callable
     assert queries(reconcile) == few
 
 
-def test_a_report_that_tells_nothing_new_asks_little(
+def test_report_without_news_takes_a_constant_query_count(
     owned: SimulatedAgent, running: Callable[[int], None]
 ) -> None:
     running(1)

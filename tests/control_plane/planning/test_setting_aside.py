@@ -120,7 +120,7 @@ def test_jobs_of_a_function_that_breaks_plans_are_set_aside_together(
     assert not Incident.objects.filter(job=innocent).exists(), "the curve is the same, the fault is not"
 
 
-def test_what_a_job_holds_that_was_set_aside_is_promised_to_nobody(
+def test_gpus_of_a_job_set_aside_are_not_promised(
     submit: Submit, node: SimulatedAgent, breaks: Breaks
 ) -> None:
     culprit = running(submit, node)
@@ -154,7 +154,7 @@ def test_resumed_job_that_breaks_plans_is_set_aside_before_decisions(
     assert fresh(resumed).promise_asked_again, "it is decided when it takes part again"
 
 
-def test_who_asks_is_told_that_no_plan_can_be_computed(
+def test_requests_that_need_a_plan_are_unavailable_without_one(
     submit: Submit, node: SimulatedAgent, breaks: Breaks
 ) -> None:
     job = running(submit, node, "slo", seconds=3_600.0)
@@ -198,9 +198,7 @@ def test_failed_promise_check_prevents_a_measurement_but_not_the_pass(
     assert not Generation.objects.filter(job=job).exists()
 
 
-def test_an_offer_that_cannot_be_read_is_left_out_alone(
-    submit: Submit, node: SimulatedAgent, version: Any
-) -> None:
+def test_only_the_unreadable_offer_is_left_out(submit: Submit, node: SimulatedAgent, version: Any) -> None:
     running(submit, node, "slo", seconds=7_200.0)
     offers = []
     for _ in range(2):

@@ -29,7 +29,7 @@ def test_a_wake_that_a_plan_asked_for_acts_within_the_slot(cluster: Cluster) -> 
     assert reallocation_due(cluster, now + timedelta(seconds=10))
 
 
-def test_a_pass_that_moves_nobody_begins_no_slot(cluster: Cluster, submit: Submit) -> None:
+def test_pass_without_moves_begins_no_slot(cluster: Cluster, submit: Submit) -> None:
     agent = SimulatedAgent.enrol("node-1", 4, SPEED)
     submit("best_effort", iterations=100_000)
     settle(agent)

@@ -281,7 +281,7 @@ def test_points_that_are_not_made_any_more_protect_nothing(
     assert protection(job)[0] == ProtectionState.FULL, "it is hardly older than the durable one"
 
 
-def test_what_each_servers_death_would_cost(
+def test_cost_of_losing_each_server_is_shown(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     first, second = nodes

@@ -346,7 +346,7 @@ def test_two_sweepers_open_one_recovery(
         found.save(force_insert=True)
 
 
-def test_each_rank_names_its_own_server_a_peers_or_storage() -> None:
+def test_state_source_of_each_rank_is_own_peer_or_storage() -> None:
     memory = {
         "from": "memory",
         "shards": [
@@ -470,7 +470,7 @@ def test_platform_stopped_between_any_steps_recovers_the_same(
         assert scenario() == undisturbed, f"stopped at step {number}"
 
 
-def test_a_recovery_that_cannot_be_looked_at_stops_nobody(
+def test_error_in_one_recovery_does_not_stop_the_job(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, other = nodes

@@ -76,7 +76,7 @@ def test_a_class_is_chosen_within_what_was_asked(cluster: Cluster, submit: Submi
     assert three.slack_seconds < usual.slack_seconds < durable.slack_seconds, "both losses leave a copy"
 
 
-def test_what_was_asked_reaches_stores_and_workers(cluster: Cluster, submit: Submit) -> None:
+def test_requested_protection_reaches_stores_and_workers(cluster: Cluster, submit: Submit) -> None:
     agents = [SimulatedAgent.enrol(f"node-{number}", 4, SPEED) for number in range(3)]
     measured_once(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
     with_stores(*agents)

@@ -57,7 +57,7 @@ def seconds_left(job: Job) -> float:
 @pytest.mark.parametrize(
     "after", [pytest.param(0.0, marks=pytest.mark.slow), pytest.param(30.0, marks=pytest.mark.slow), 55.0]
 )
-def test_who_accepts_is_promised_a_deadline_that_counts_from_then(
+def test_accepted_deadline_counts_from_the_acceptance(
     declined: Job, owned: SimulatedAgent, clock: SimulatedTime, after: float
 ) -> None:
     offer = Offer.objects.get(job=declined, state=OfferState.OPEN)
@@ -94,7 +94,7 @@ def test_offered_deadline_holds_beside_promises_made_since(
 
 
 @pytest.mark.parametrize("let_go", [False, True])
-def test_what_is_held_goes_to_others_once_the_offer_is_declined(
+def test_declined_offer_frees_its_held_gpus(
     declined: Job, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime, let_go: bool
 ) -> None:
     if let_go:

@@ -77,7 +77,7 @@ def test_a_soft_deadline_beyond_the_quota_is_a_wish(known: Job, submit: Submit) 
 
 
 @pytest.mark.parametrize("seconds", [900, 10])
-def test_what_if_says_what_a_submission_would_hear(known: Job, submit: Submit, seconds: float) -> None:
+def test_what_if_and_submission_give_the_same_verdict(known: Job, submit: Submit, seconds: float) -> None:
     limit(known, FOR_NONE)
     job = decided(submit(seconds=seconds, iterations=ITERATIONS))
     asked = job_what_if(project=job.project, request=request_of(job))
@@ -103,7 +103,7 @@ def test_another_class_is_asked_for_within_the_quota(known: Job) -> None:
     assert (job.verdict or {})["minimum_satisfactory_share"]
 
 
-def test_a_job_asks_in_place_of_its_own_promise(known: Job, submit: Submit) -> None:
+def test_deadline_change_replaces_the_own_promise_in_the_quota(known: Job, submit: Submit) -> None:
     limit(known, FOR_ONE)
     job = decided(submit(seconds=900, iterations=ITERATIONS))
     tighter, _, changed = job_change_deadline(job=job, actor=job.owner, deadline_at=in_seconds(200))

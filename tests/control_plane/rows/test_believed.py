@@ -92,9 +92,7 @@ def test_progress_at_or_slightly_above_measured_speed_is_believed(
     assert seen(promised).remaining_iterations == pytest.approx(ITERATIONS - done, abs=UNCOUNTED)
 
 
-def test_a_job_without_a_promise_may_be_as_far_as_it_says(
-    owned: SimulatedAgent, submit: Callable[..., Job]
-) -> None:
+def test_unpromised_job_progress_is_believed(owned: SimulatedAgent, submit: Callable[..., Job]) -> None:
     job = submit("best_effort", iterations=ITERATIONS)
     settle(owned)
     says(owned, job, ITERATIONS - 1)

@@ -38,7 +38,7 @@ def test_a_burst_wakes_the_planner_once_until_it_begins(sent: list[str]) -> None
     assert sent == ["plan", "plan"], "what is committed after it began may not be seen by its pass"
 
 
-def test_nobody_is_woken_for_what_is_not_committed(sent: list[str]) -> None:
+def test_rolled_back_transaction_wakes_no_planner(sent: list[str]) -> None:
     with transaction.atomic():
         wake("plan", trigger="submitted")
         transaction.set_rollback(True)

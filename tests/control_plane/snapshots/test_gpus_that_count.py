@@ -51,7 +51,9 @@ def test_usable_gpus_are_the_healthy_ones_of_usable_servers(every_server: list[S
     assert set(Gpu.objects.usable().values_list("pk", flat=True)) == expected
 
 
-def test_own_borrowed_and_training_gpus_are_told_apart(cluster: Cluster, every_server: list[Server]) -> None:
+def test_own_borrowed_and_training_gpus_are_distinguished(
+    cluster: Cluster, every_server: list[Server]
+) -> None:
     def of(held: list[Server]) -> set[int]:
         return {gpu.pk for server in held for gpu in server.gpus.all()}
 

@@ -39,7 +39,7 @@ def server(name: str, gib: float, **facts: Any) -> SimulatedAgent:
     return agent
 
 
-def test_what_workers_take_is_measured_reserved_and_shown(cluster: Cluster, submit: Submit) -> None:
+def test_worker_memory_is_measured_reserved_and_shown(cluster: Cluster, submit: Submit) -> None:
     node = server("node-1", 64)
     job = submit(seconds=600)
     settle(node)
@@ -143,7 +143,7 @@ def test_less_than_before_lowers_nothing(cluster: Cluster, submit: Submit) -> No
     assert not JobEvent.objects.filter(kind="memory_raised").exists()
 
 
-def test_what_an_agent_lets_a_worker_have_counts(cluster: Cluster, submit: Submit) -> None:
+def test_worker_memory_limit_of_the_agent_counts(cluster: Cluster, submit: Submit) -> None:
     """The host has 16 GiB for each; its agent ends a worker that takes more than two."""
     node = server("node-1", 64, worker_memory_bytes=2 * GIB)
     job = submit(seconds=600)
