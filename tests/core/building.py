@@ -1,4 +1,4 @@
-"""Short ways to write jobs, clusters and snapshots down, and to read plans slot by slot."""
+"""Build jobs, clusters and snapshots, and read plans slot by slot."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def job(
     pause: float = 0.0,
     **facts: Any,
 ) -> JobSnapshot:
-    """A newcomer; best effort when it has no deadline."""
+    """Return a newcomer; it is best effort when it has no deadline."""
     facts.setdefault("newcomer", True)
     facts.setdefault("submitted_at", 0.0)
     service = ServiceClass.BEST_EFFORT if deadline == NO_DEADLINE else ServiceClass.SLO
@@ -111,7 +111,7 @@ def sizes(decision: Decision) -> dict[str, int]:
 def after(
     job: JobSnapshot, decision: Decision, *, remaining: float, promised: bool | None = None
 ) -> JobSnapshot:
-    """The job as it stands once it has run under a decision for a while."""
+    """Return the job after it has run under a decision for a while."""
     verdict = next((verdict for verdict in decision.verdicts if verdict.job_id == job.id), None)
     holds = promised if promised is not None else (verdict.promised if verdict else job.promised)
     addresses = decision.placements.get(job.id, job.placement)

@@ -1,4 +1,4 @@
-"""Fleets, jobs and divisions in few words, for the tests of Lyra's scheduler tick."""
+"""Build fleets, jobs and divisions for tests of Lyra's scheduler tick."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Places = Mapping[int, tuple[int, int]]
 
 
 def linear(least: int, most: int, per_worker: float = 1.0) -> dict[int, float]:
-    """Rates that grow with the number of workers, every number from ``least`` to ``most`` possible."""
+    """Return rates that grow with the number of workers; every number from ``least`` to ``most`` is
+    allowed."""
     return {workers: workers * per_worker for workers in range(least, most + 1)}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job: ``remaining`` iterations, rates by number of workers on each kind, and where its workers
-    are."""
+    """A job: ``remaining`` iterations, rates by number of workers on each kind, and the places of its
+    workers."""
 
     remaining: float
     owned: Mapping[int, float] = field(default_factory=dict)
@@ -39,8 +40,8 @@ class Job:
 def inelastic(
     seconds: float, workers: int, gpus: int = 1, *, places: Places | None = None, lent: int = 0
 ) -> Job:
-    """A job that runs for so long with its only number of workers; with ``lent`` workers on the other kind
-    too."""
+    """Return a job of this duration with a single number of workers, or ``lent`` workers on the other
+    kind."""
     on_loan = {lent: 1.0} if lent else {}
     return Job(seconds, {workers: 1.0}, on_loan, gpus, places or {})
 
@@ -75,7 +76,7 @@ def demands_for(jobs: Sequence[Job]) -> Demands:
 
 
 def map_of(places: Sequence[Places]) -> WorkerMap:
-    """Where all jobs' workers are."""
+    """Return the places of all workers."""
     entries = [(server, *numbers) for held in places for server, numbers in held.items()]
     table = np.array(entries, dtype=np.int64).reshape(-1, 3)
     offsets = np.concatenate(([0], np.cumsum([len(held) for held in places]))).astype(np.int64)
@@ -83,7 +84,7 @@ def map_of(places: Sequence[Places]) -> WorkerMap:
 
 
 def places_in(workers: WorkerMap, job: int) -> dict[int, tuple[int, int]]:
-    """Where one job's workers are."""
+    """Return the places of one job's workers."""
     return {
         int(workers.server[entry]): (int(workers.base[entry]), int(workers.flexible[entry]))
         for entry in range(workers.offsets[job], workers.offsets[job + 1])
@@ -97,5 +98,5 @@ def total_of(workers: WorkerMap, job: int) -> tuple[int, int]:
 
 
 def division_of(fleet: Fleet, jobs: Sequence[Job], options: TwoPhase | None = None) -> Division:
-    """What the jobs get."""
+    """Return the division of the fleet among the jobs."""
     return divide(fleet, map_of([job.places for job in jobs]), demands_for(jobs), options)

@@ -35,7 +35,7 @@ MOST_NODES = 20_000
 
 
 class Feasibility(Enum):
-    """What the exact question was answered with."""
+    """The answer to the exact question."""
 
     FEASIBLE = "feasible"
     INFEASIBLE = "infeasible"
@@ -71,7 +71,7 @@ class ExactAnswer:
 
 
 def job_from(snapshot: JobSnapshot, now: float) -> ExactJob:
-    """A job as it stands at ``now``, when a slot begins."""
+    """Return a job as it stands at ``now``, the beginning of a slot."""
     curve = snapshot.curve
     return ExactJob(
         levels=tuple(curve.levels.tolist()),
@@ -162,7 +162,7 @@ def _last_arcs(
 
 
 def _useful(arcs: list[_Arc], work: float) -> list[_Arc]:
-    """Those arcs that lie on some path from START to END that does the work."""
+    """Return the arcs on paths from START to END that complete the work."""
     before: dict[int, float] = defaultdict(lambda: -inf, {START: 0.0})
     for arc in arcs:  # tails come in the order of slots
         before[arc.head] = max(before[arc.head], before[arc.tail] + arc.gain)
@@ -183,7 +183,7 @@ def solve(
     least_gpu_time: bool = False,
     most_nodes: int = MOST_NODES,
 ) -> ExactAnswer:
-    """Whether ``gpus`` GPUs are enough for every job to be in time, with sizes per slot where they are.
+    """Return whether ``gpus`` GPUs let every job be in time, with sizes per slot if so.
 
     ``least_gpu_time``: of all plans that are in time, those that hold the fewest GPUs; otherwise any.
     """
@@ -268,8 +268,8 @@ def _matrix(entries: list[tuple[int, int, float]], rows: int, columns: int) -> c
 
 
 def finish_of(job: ExactJob, sizes: Sequence[int], slot: float) -> float:
-    """When the last iteration ends with these GPUs per slot; infinity if never or if the weights cannot be
-    stored."""
+    """Return when the last iteration ends with these GPUs per slot; infinity if it never ends or weights
+    cannot be stored."""
     held, pause_left, work = job.held, job.pause_left, job.work
     for number, size in enumerate(sizes):
         if size != held:
@@ -291,7 +291,7 @@ def finish_of(job: ExactJob, sizes: Sequence[int], slot: float) -> float:
 
 
 def feasible_by_trying_everything(jobs: Sequence[ExactJob], gpus: int, slot: float) -> bool:
-    """The same question answered by enumeration; for a few jobs over a few slots."""
+    """Answer the same question by enumeration; only for a few jobs over a few slots."""
     slots = max(ceil((job.due + job.finishing) / slot - 1e-9) for job in jobs)
     used: set[tuple[int, ...]] = {(0,) * slots}
     for job in jobs:

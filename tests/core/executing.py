@@ -33,7 +33,7 @@ EXACT = 1e-4
 
 @dataclass
 class Running:
-    """A job as it really is: what it has left, and the pause it is in."""
+    """The true state of a job: its remaining work and its present pause."""
 
     facts: JobSnapshot
     stops_early_at: float = inf
@@ -46,7 +46,7 @@ class Running:
         return float(curve.throughput[index])
 
     def finish_if_left_alone(self, now: float) -> float:
-        """When the last iteration would end with the present GPUs."""
+        """Return when the last iteration ends with the present GPUs."""
         if self.facts.remaining_iterations <= 0:
             return now
         rate = self.rate()
@@ -66,7 +66,7 @@ class Running:
 
 @dataclass
 class Cluster:
-    """The executor: feed it arrivals, run it, read what happened."""
+    """The executor: give it arrivals, run it, and read the outcome."""
 
     servers: tuple[ServerSnapshot, ...]
     settings: PlannerSettings
@@ -94,7 +94,7 @@ class Cluster:
         return self.settings.slot_seconds
 
     def frozen_until(self) -> float:
-        """From when on a decision that is made now may give GPUs out."""
+        """Return from when a decision made now may assign GPUs."""
         return max(self.now, changes_allowed_from(self.slot_ends_at, self.wake_at))
 
     def snapshot(self, newcomers: Sequence[JobSnapshot], next_slot_at: float) -> Snapshot:
@@ -116,7 +116,7 @@ class Cluster:
         until: float = inf,
         early_stops: dict[str, float] | None = None,
     ) -> None:
-        """Run to the end of all work (or ``until``); arrivals come at their submission times."""
+        """Run to the end of all work, or to ``until``; jobs arrive at their submission times."""
         waiting = sorted(arrivals, key=lambda job: (job.submitted_at, job.id))
         for _ in range(5_000):
             next_arrival = waiting[0].submitted_at if waiting else inf
@@ -141,7 +141,7 @@ class Cluster:
             raise AssertionError("the cluster does not come to rest")
 
     def _next_replan(self) -> float:
-        """When there is something to decide next, and GPUs may move."""
+        """Return the time of the next decision that may move GPUs."""
         at = max(self.now, self.wake_at)
         happens = [self._stored_when(running) for running in self.jobs.values()]
         happens += [self.now] if self.dirty else []
@@ -151,7 +151,7 @@ class Cluster:
         return at
 
     def _stored_when(self, running: Running) -> float:
-        """When the job's result would be stored with the present GPUs."""
+        """Return when the job's result is stored with the present GPUs."""
         job = running.facts
         if job.id in self.stored_at:
             return self.stored_at[job.id]
@@ -179,14 +179,14 @@ class Cluster:
         self.now = at
 
     def accept(self, job: JobSnapshot, plan: StoredPlan) -> None:
-        """A held offer is accepted: its job holds the promise and the plan that were offered."""
+        """Accept a held offer: its job gets the offered promise and plan."""
         facts = replace(job, newcomer=False, promised=True, stored_plan=plan)
         self.jobs[job.id] = Running(facts)
         self.promised[job.id] = job.deadline_at
         self.dirty = True
 
     def lose_server(self, number: int) -> None:
-        """A server goes down: its jobs stop where they are and hold no GPU any more."""
+        """Take a server down: its jobs stop and release their GPUs."""
         first = sum(server.gpus for server in self.servers[:number])
         lost = set(range(first, first + self.servers[number].gpus))
         self.servers = tuple(
@@ -285,7 +285,7 @@ class Cluster:
         self._check_plans(len(usable))
 
     def _check_plans(self, gpus: int) -> None:
-        """No slot of the stored plans together takes more GPUs than there are."""
+        """Check that the stored plans together fit the cluster in every slot."""
         plans = [running.facts.stored_plan for running in self.jobs.values() if running.facts.stored_plan]
         plans += [offer.plan for offer in self.offers]
         for at in sorted({float(start) for plan in plans for start in plan.start if start >= self.now}):
@@ -294,7 +294,7 @@ class Cluster:
             assert held <= gpus, f"{held} of {gpus} GPUs planned at {at}"
 
     def late(self) -> dict[str, float]:
-        """Promised jobs that were not on time, and by how much."""
+        """Return the promised jobs that were late, and by how much."""
         return {
             job_id: self.completed_at.get(job_id, inf) - deadline
             for job_id, deadline in self.promised.items()
@@ -303,12 +303,12 @@ class Cluster:
 
 
 def shuffled(snapshot: Snapshot) -> Snapshot:
-    """The same snapshot with its jobs in another order."""
+    """Return the same snapshot with its jobs in another order."""
     return replace(snapshot, jobs=tuple(reversed(snapshot.jobs)))
 
 
 def assert_same(one: Decision, other: Decision) -> None:
-    """Two decisions say the same, whatever the order in which the jobs were listed."""
+    """Assert that two decisions are equal for any order of the jobs."""
     assert [(v.job_id, v.admitted, v.promised, v.reason) for v in one.verdicts] == [
         (v.job_id, v.admitted, v.promised, v.reason) for v in other.verdicts
     ]

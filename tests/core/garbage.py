@@ -254,21 +254,20 @@ def answer(snapshot: Snapshot, name: str) -> bool:
 
 
 def remembering(snapshot: Snapshot, decision: Decision) -> Snapshot:
-    """The same question with what the policy noted when it answered."""
+    """Return the same question with the notes that the policy made when it answered."""
     jobs = tuple(replace(job, memory=decision.job_memory.get(job.id, ())) for job in snapshot.jobs)
     return replace(snapshot, jobs=jobs, memory=decision.memory)
 
 
 def _says_what_is_wrong(error: ValueError) -> bool:
-    """Whether it was raised in so many words at the core's door, and did not come out of a sum or a loop
-    further in."""
+    """Return whether the core's input check raised the error, not a later sum or loop."""
     *_, innermost = traceback.walk_tb(error.__traceback__)
     return Path(innermost[0].f_code.co_filename).name in DOORS
 
 
 def check_decision(snapshot: Snapshot, decision: Decision) -> None:
-    """A decision that could be carried out: every newcomer has a verdict, every GPU exists, is usable and has
-    one owner."""
+    """Check that a decision can be carried out: every newcomer has a verdict, and every GPU exists, is usable
+    and has one owner."""
     gpus = sum(server.gpus for server in snapshot.servers)
     usable = np.repeat([s.usable for s in snapshot.servers], [s.gpus for s in snapshot.servers])
     by_id = {job.id: job for job in snapshot.jobs}
@@ -301,7 +300,7 @@ def check_decision(snapshot: Snapshot, decision: Decision) -> None:
 
 
 def check_offer(snapshot: Snapshot, offer: FoundOffer | None) -> None:
-    """An offer that could be held: a deadline to come, and a plan on GPUs that there are."""
+    """Check that an offer can be held: a future deadline, and a plan on existing GPUs."""
     if offer is None:
         return
     assert np.isfinite(offer.deadline_at)

@@ -96,14 +96,14 @@ def random_snapshot(
 
 
 def admitted(snapshot: Snapshot, search: SearchLimits | None) -> tuple[str, ...]:
-    """Who is promised, newcomers decided one by one: as the paper does, or with a search before each
+    """Return the promised jobs, decided one by one, either as in the paper or with a search before each
     refusal."""
     verdicts = decide_newcomers(build_problem(snapshot), search=search).verdicts
     return tuple(verdict.job_id for verdict in verdicts if verdict.promised)
 
 
 def one_slot_later(snapshot: Snapshot, decision: Decision) -> Snapshot:
-    """The cluster one slot after a replan took effect; who is done by then is gone, who was declined too."""
+    """Return the cluster one slot after a replan; completed and declined jobs are removed."""
     verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
     charged = {change.job_id: change.pause_seconds for change in decision.changes}
     jobs = []

@@ -1,4 +1,4 @@
-"""The one rule of when GPUs may change hands, and what failures cost."""
+"""When GPUs may change hands, and what failures cost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The core's door: whatever is asked, the answer is a decision that could be carried out, or a sentence on
-what is wrong."""
+"""For any snapshot the core returns a feasible decision or an error that names the fault."""
 
 from __future__ import annotations
 
@@ -174,7 +173,7 @@ def test_settings_and_servers_are_checked_too() -> None:
     ],
 )
 def test_a_choice_that_no_decision_can_keep_to_is_refused_by_its_name(choice: str, wrong: Any) -> None:
-    """A limit of work that is no number would be a limit that is never reached."""
+    """A work limit that is no number would never be reached."""
     asked = snapshot(4, job("a", 10.0, 60.0))
     named = "two_phase: " if choice == "two_phase" else f"{choice} must"
     for policy in ("punctual", "lyra"):

@@ -1,4 +1,4 @@
-"""Host memory: no placement overcommits a server, and what a worker is sure of holds wherever it goes."""
+"""Host memory: no placement overcommits a server, and a worker's guaranteed share holds on every server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def asking(servers: tuple[ServerSnapshot, ...], *jobs: JobSnapshot, **facts) -> 
 
 @dataclass
 class Watched(Cluster):
-    """An executor that adds up, at every change, what workers take of each server."""
+    """An executor that adds up, at every change, the memory of the workers on each server."""
 
     def _check_allocation(self, decision) -> None:
         super()._check_allocation(decision)
@@ -78,7 +78,7 @@ def with_memory(workload, rng: Random):
 
 @given(seed=seeds, policy=st.sampled_from(["punctual", "elasticflow"]))
 def test_no_server_is_ever_overcommitted_and_no_promise_breaks_by_it(seed: int, policy: str):
-    """Half-way a server joins that may have less memory for each GPU than plans count on."""
+    """Half-way a server joins that may have less memory per GPU than plans assume."""
     rng = Random(seed)
     workload = with_memory(random_workload(seed, most_jobs=12), rng)
     cluster = Watched(workload.servers, workload.settings, policy=policy_named(policy))
@@ -93,7 +93,7 @@ def test_no_server_is_ever_overcommitted_and_no_promise_breaks_by_it(seed: int, 
 
 
 def test_gpu_count_that_needs_too_much_host_memory_is_no_level():
-    """Three on one GPU, and so no level there; two each on two."""
+    """One GPU would need 3 GB for its worker, two GPUs 2 GB each."""
     two = asking((server("node", 4, 8.0),), needing(job("large", 10.0, measured=LINEAR), 3.0, 2.0, 1.0))
     plan = PUNCTUAL.replan(two).plans["large"]
     assert set(plan.gpus.tolist()) <= {0, 2, 4}
@@ -114,7 +114,7 @@ def test_a_job_of_unknown_memory_has_a_share():
 
 
 def test_the_smallest_share_is_what_all_servers_guarantee():
-    """Whoever starts on the large server may be moved to the small one."""
+    """A job that starts on the large server may be moved to the small one."""
     both = (server("large", 4, 64.0), server("small", 4, 8.0))
     asked = asking(both, needing(job("one", 10.0, 100.0, LINEAR), 4.0, 4.0, 4.0))
     assert guaranteed_share(asked) == 2.0 * GIB

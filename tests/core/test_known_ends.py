@@ -1,4 +1,4 @@
-"""Servers that are here until a known time: nobody is there at their end, and no promise rests on them."""
+"""Servers with a known end: no job is on them at their end, and no promise depends on them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ending(Cluster):
         super()._advance_to(at)
 
     def _check_plans(self, gpus: int) -> None:
-        """What promises are planned on, at any time, is there for good."""
+        """Check that the servers behind promises never leave."""
         lasting = sum(server.gpus for server in self.servers if server.ends_at == inf)
         plans = [one.facts.stored_plan for name, one in self.jobs.items() if name in self.promised]
         for at in sorted({float(start) for plan in plans if plan for start in plan.start}):
@@ -88,7 +88,7 @@ def with_end(ends_at: float, *jobs, **facts):
 
 @pytest.mark.parametrize("ends_at", [5.0, 1_000.0])
 def test_no_promise_rests_on_a_server_that_ends(ends_at: float):
-    """Each job needs four GPUs until its deadline; there are four that last."""
+    """Each job needs four GPUs until its deadline; only four have no end."""
     two = [job("first", 40.0, 10.5, LINEAR), job("second", 40.0, 10.5, LINEAR)]
     assert verdicts(PUNCTUAL.replan(snapshot((4, 4), *two))) == {"first": True, "second": True}
     assert verdicts(PUNCTUAL.replan(with_end(ends_at, *two))) == {"first": True, "second": False}

@@ -1,5 +1,5 @@
-"""The timeline that all plans but one leave, made from entries in order of time, is the one that taking all
-others' plans out of it leaves."""
+"""The timeline left by all plans but one, made from entries in order of time, equals the timeline with the
+other plans taken out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOBS = 9
 
 
 def instant(chance: Random, closest: float) -> float:
-    """On a coarse grid, so that many meet, or a rounding beside it."""
+    """Draw a time on a coarse grid, so that many coincide, or a rounding beside it."""
     return chance.randrange(12) * 5.0 + chance.choice((0.0, 0.0, closest, -closest))
 
 

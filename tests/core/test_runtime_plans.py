@@ -1,4 +1,4 @@
-"""The runtime plan of a generation: a pure answer, told apart by its digest."""
+"""The runtime plan of a generation is a pure function, identified by its digest."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_kind_that_is_planned_is_one_that_workers_have() -> None:
 
 @given(PLANS)
 def test_worker_reads_the_sent_plan_with_the_same_digest(plan: RuntimePlan) -> None:
-    """Also when the database has sorted its fields anew meanwhile."""
+    """The database may have reordered its fields."""
     message = json.loads(json.dumps(plan.to_message(), sort_keys=True))
     read = PlanOfAWorker.from_message(message)
     assert (read.digest, read.link) == (plan.digest, plan.link)

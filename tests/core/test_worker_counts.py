@@ -1,4 +1,4 @@
-"""Jobs on three, six or twelve workers: what they hold, where they are measured, that all find a place."""
+"""Jobs on three, six or twelve workers: GPUs held, blocks for measuring, and placement."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def random_workload(
     off_slot: bool = True,
     tightness: tuple[float, float] = (1.0, 3.0),
 ) -> Workload:
-    """One workload for one seed; the clusters are so small that jobs are in each other's way."""
+    """Return the workload of a seed; the clusters are small enough for jobs to compete."""
     rng = Random(seed)
     shape = rng.choice([(2,), (4,), (4, 4), (2, 2), (8,), (4, 2), (4, 4, 4), (6,), (6, 6), (6, 2)])
     servers = tuple(ServerSnapshot(f"server{number}", gpus) for number, gpus in enumerate(shape))

@@ -1,4 +1,4 @@
-"""Admission against exact solutions of small instances: it never promises what cannot be kept."""
+"""Compare admission with exact solutions of small instances: it never makes an infeasible promise."""
 
 from __future__ import annotations
 
@@ -134,8 +134,7 @@ def assert_only_feasible_sets_are_admitted(seed: int) -> None:
 
 
 def assert_only_feasible_sets_are_admitted_as_time_passes(seed: int) -> None:
-    """Every admitted set is feasible as it stands at each instant, whatever was decided and granted
-    before."""
+    """Assert that the admitted set is feasible at each instant, given all earlier decisions."""
     rng = Random(seed)
     settings = PlannerSettings(slot_seconds=SLOT_SECONDS, fill=rng.choice(list(Fill)))
     pause = rng.choice([0.0, 0.15])
@@ -177,7 +176,7 @@ def test_admitted_jobs_are_feasible_in_thousands_of_cases():
 
 
 def test_search_admits_all_newcomers_before_the_published_refusal():
-    """Up to the published rule's first refusal both decide alike; there only the search may still say yes."""
+    """Both decide alike up to the first refusal of the published rule; only the search may admit that job."""
     for seed in range(80):
         snapshot = random_snapshot(seed, LOADS["loaded"], pause=0.0)
         published = admitted(snapshot, None)

@@ -1,5 +1,5 @@
-"""Waiting counts under `punctual`: a long job without a deadline is served in a bounded time, whatever short
-ones keep coming."""
+"""Ageing under `punctual`: a long job without a deadline is served in bounded time beside a stream of short
+jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GPUS = 4
 
 @dataclass(frozen=True)
 class Stream:
-    """A long job, short ones that need all GPUs for as long as they come, and some with deadlines."""
+    """A long job, a stream of short jobs that need all GPUs, and some jobs with deadlines."""
 
     long: JobSnapshot
     gpus: int
@@ -44,7 +44,7 @@ class Stream:
 
 
 def stream(seed: int, weight: float) -> Stream:
-    """A random one. Everything takes whole slots."""
+    """Return a random stream; all durations are whole slots."""
     draw = Random(seed)
     gpus = draw.choice([1, 2, 4])
     length = draw.randint(4, 7)
@@ -107,7 +107,7 @@ def test_without_ageing_a_long_job_waits_while_short_ones_arrive() -> None:
 
 @pytest.mark.parametrize(("policy", "first"), [("punctual", "long"), ("elasticflow", "short")])
 def test_published_policies_stay_as_published(policy: str, first: str) -> None:
-    """The long job has waited for more than its own running time, the short one has just come."""
+    """The long job has waited for more than its running time; the short one has just arrived."""
     rules = PlannerSettings(slot_seconds=SLOT, ageing_weight=1.0)
     waited = job("long", 1000.0, measured={4: 1.0}, newcomer=False, submitted_at=-2000.0)
     short = job("short", 100.0, measured={4: 1.0}, submitted_at=0.0)

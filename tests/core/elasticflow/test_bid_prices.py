@@ -1,5 +1,4 @@
-"""Prudent newcomers: room is kept for those that need little, promises and projects' shares stay as they
-are."""
+"""Prudent newcomers: room is kept for small jobs; promises and project shares do not change."""
 
 from __future__ import annotations
 
@@ -178,7 +177,7 @@ def test_remembered_demand_has_a_bounded_size():
 
 
 def overload(seed: int, large_share: float):
-    """Small jobs that would fit by themselves, and now and then one that takes the cluster for an hour."""
+    """Return a trace of small jobs that fit alone, and a few that take the whole cluster for an hour."""
     rng = np.random.default_rng(seed)
     at = np.sort(rng.uniform(0, 40_000, 300))
     is_large = rng.random(300) < large_share

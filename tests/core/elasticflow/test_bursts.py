@@ -1,4 +1,4 @@
-"""Newcomers decided in several decisions: the same verdicts and plans whatever falls into which."""
+"""Verdicts and plans do not depend on how newcomers are split into decisions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def cluster(servers: int, **fields: object) -> Snapshot:
 
 
 def committed(snapshot: Snapshot, decision: Decision) -> Snapshot:
-    """The rows after a commit: who is in, with what plan."""
+    """Return the snapshot after a commit: admitted jobs with their plans."""
     verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
     jobs = []
     for job in snapshot.jobs:
@@ -83,7 +83,7 @@ def committed(snapshot: Snapshot, decision: Decision) -> Snapshot:
 def decided(
     snapshot: Snapshot, jobs: tuple[JobSnapshot, ...], sizes: list[int], policy: str
 ) -> tuple[list[Verdict], dict[str, StoredPlan]]:
-    """All verdicts and the promised plans, the newcomers coming in groups of these sizes."""
+    """Return all verdicts and the promised plans when newcomers arrive in groups of these sizes."""
     verdicts: list[Verdict] = []
     waiting = list(jobs)
     while waiting:
@@ -151,7 +151,7 @@ def test_work_limit_decides_a_prefix_and_names_undecided_newcomers(
 def test_work_limit_names_undecided_newcomers_beside_borrowed_servers(
     seed: int, most_work: int, reallocating: bool, same_kind: bool
 ) -> None:
-    """Best-effort newcomers who get borrowed GPUs are decided by that, before others in front of them."""
+    """Best-effort jobs that get borrowed GPUs are decided at once, before earlier newcomers."""
     policy = policy_named("punctual")
     jobs = tuple(replace(job, lent_curve=job.curve) for job in random_newcomers(seed, 30, pauses=True))
     owned = cluster(2, most_work=most_work)
@@ -185,8 +185,8 @@ def test_work_limit_keeps_verdicts_beside_borrowed_servers() -> None:
 
 
 def test_promises_broken_by_moves_are_replanned_for_a_newcomer() -> None:
-    """Nobody has started, so all plans are four seconds short. Forced moves then make some promises late, and
-    as long as they do no newcomer would be let in."""
+    """No job has started, so all plans are four seconds short. Forced moves then make some promises late;
+    without replanning, these would block every newcomer."""
     policy = policy_named("punctual")
     jobs = [job for job, _ in newcomers(200, 16, "large", 0)]
     asked = replace(burst.empty_cluster(16), jobs=tuple(jobs[:120]))
@@ -202,14 +202,14 @@ def test_promises_broken_by_moves_are_replanned_for_a_newcomer() -> None:
 
 
 def _keeps_all_promises(snapshot: Snapshot) -> bool:
-    """Whether the stored plans keep all promises with the pauses of all forced moves."""
+    """Return whether the stored plans keep all promises with the pauses of all forced moves."""
     planner = Planner(build_problem(snapshot), search=SEARCH)
     planner.budget.treat_as_new([])
     return planner.budget.affordable(planner.admission.plans, planner.admission.rows) is not None
 
 
 def test_prudent_newcomer_is_counted_once_in_any_split() -> None:
-    """Room is kept from some of them, and the same is learnt from all, together or one by one."""
+    """Room is kept from some of them. The same demand is learnt from one decision or many."""
     jobs = random_newcomers(3, 60, pauses=True)
     snapshot = cluster(2, newcomers=Newcomers.PRUDENT)
     together, _ = decided(snapshot, jobs, [], "punctual")
@@ -230,7 +230,7 @@ def test_full_admission_refuses_jobs_that_lack_gpu_time(seed: int, pauses: bool,
     refused = []
 
     class Never(GpuTimeNeeded):
-        """Says what it found to the test, and nothing to admission."""
+        """Records missing GPU time for the test but never reports it to admission."""
 
         def is_missing(self, rows: object, row: int) -> bool:
             if super().is_missing(rows, row):  # type: ignore[arg-type]
@@ -267,7 +267,7 @@ def test_gpu_time_that_is_missing_is_seen() -> None:
 
 
 def test_gpu_time_needed_is_built_only_for_several_newcomers() -> None:
-    """A simulation asks about few at a time, and each count goes over all promises."""
+    """Simulations decide few newcomers at a time, and each count visits all promises."""
 
     class Counted(GpuTimeNeeded):
         made = 0
@@ -289,7 +289,7 @@ def test_gpu_time_needed_is_built_only_for_several_newcomers() -> None:
 def test_mending_promises_counts_towards_the_limit_and_ends_no_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A mend looks at every promise's plan again: hundreds of them must not make a pass long."""
+    """A mend revisits every promise's plan; hundreds of mends must not make a pass long."""
     mended: list[tuple[int, int]] = []
     counted: list[int] = []
     mend, add_beside = PauseBudget._mended, Work.add_beside
@@ -322,7 +322,7 @@ def test_mending_promises_counts_towards_the_limit_and_ends_no_search(
 
 
 def test_passed_pieces_count_less_towards_the_work_limit() -> None:
-    """Most of them are skipped: a pass that refuses many newcomers would stop long before its time."""
+    """Most pieces are skipped; at full weight, a pass with many refusals would stop far too early."""
     work = Work(limit=10)
     work.add_passed(36)
     assert work.done == 36, "searches go by this count"
@@ -332,7 +332,7 @@ def test_passed_pieces_count_less_towards_the_work_limit() -> None:
 
 
 def test_uniform_filling_counts_passed_pieces_and_suffix_visited_ones() -> None:
-    """Uniform filling looks for room in a tight loop; suffix filling walks the same pieces many times."""
+    """Uniform filling searches for room in a tight loop; suffix filling visits the same pieces many times."""
     passed: list[int] = []
     added: list[int] = []
 

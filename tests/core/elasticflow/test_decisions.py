@@ -1,4 +1,4 @@
-"""How decisions behave beyond the worked examples: refusals, soft deadlines, risk, locks, blocks, trades."""
+"""Decisions beyond the worked examples: refusals, soft deadlines, risk, locks, blocks, trades."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE = {1: 1.0}
 
 
 def running(name: str, work: float, deadline: float, placement: tuple[int, ...], **facts) -> JobSnapshot:
-    """A promised job that holds GPUs, its plan being to keep them until it is done."""
+    """Return a promised job on its GPUs whose plan keeps them until it is done."""
     facts.setdefault("measured", {len(placement): 1.0})
     facts.setdefault("pause", 0.0)
     finish = facts.pop("now", 0.0) + work
@@ -149,7 +149,8 @@ def test_blocked_gpus_are_unused_until_they_are_free():
 
 
 def test_gpus_awaited_by_a_locked_job_are_free_once_their_block_ends():
-    """The locked job would be done within a slot; whoever it waits for may hold the GPUs for three."""
+    """The locked job needs less than a slot, but the job that it waits for may hold the GPUs for three
+    slots."""
     waiting = job("B", 1, newcomer=False, gpus_now=4, placement=(0, 1, 2, 3), locked=True)
     held = (BlockedGpus((2, 3), until=3.0),)
     early = admit(snapshot(4, waiting, job("S", 4, 4, submitted_at=1.0), blocked=held))
@@ -232,7 +233,7 @@ def test_a_promise_without_slack_is_not_moved_to_make_room_for_growth():
 
 
 def test_jobs_waiting_for_each_other_are_parted_by_a_suspension():
-    """The growing job needs the small one's GPUs, and the small one has nowhere else to go than its."""
+    """The growing job needs the small job's GPUs, and the small job fits only on those of the growing one."""
     growing = job(
         "growing", 50, measured={2: 1.0, 4: 3.0}, pause=1.0, newcomer=False, gpus_now=2, placement=(4, 5)
     )

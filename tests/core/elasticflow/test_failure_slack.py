@@ -1,4 +1,4 @@
-"""Each job's promise keeps the slack of its own failures: no other job's, and never less."""
+"""A promise keeps the failure slack of its own job, and only that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE_IN_RESERVE = PlannerSettings(slot_seconds=1.0, reserve_servers=1)
 
 
 def test_failure_cost_alone_decides_between_otherwise_equal_jobs() -> None:
-    """20 s of work, 30 s of time: a lost server that costs 5 s is borne, one that costs 12 s is not."""
+    """20 s of work in 30 s: a lost server may cost 5 s but not 12 s."""
     cheap = job("cheap", 20, 30.0, {1: 1.0}, failure_slack_seconds=5.0)
     dear = job("dear", 20, 30.0, {1: 1.0}, failure_slack_seconds=12.0)
     verdicts = admit(snapshot((1, 1, 1), cheap, dear, settings=ONE_IN_RESERVE)).verdicts
@@ -30,8 +30,8 @@ def test_failure_cost_alone_decides_between_otherwise_equal_jobs() -> None:
 
 
 def test_deadline_order_counts_failure_slack_of_earlier_jobs() -> None:
-    """One GPU backs promises. First 10 s of work, then 10 s more by 25 s: 5 s are left, which are one's
-    slack and not the other's."""
+    """One GPU backs promises. Two jobs need 10 s each by 25 s: the remaining 5 s cover a slack of 5 s, not of
+    6 s."""
     first = job("first", 10, 14.0, {1: 1.0}, failure_slack_seconds=4.0)
     fits = job("second", 10, 25.0, {1: 1.0}, failure_slack_seconds=5.0)
     lacks = job("second", 10, 25.0, {1: 1.0}, failure_slack_seconds=6.0)

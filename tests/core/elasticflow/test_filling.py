@@ -1,4 +1,4 @@
-"""Progressive filling of one job: how the free capacity is cut into pieces does not matter."""
+"""Progressive filling of one job does not depend on how free capacity is cut into pieces."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def timeline_of(times: list[float], free: list[int]) -> Timeline:
 def test_a_plan_does_not_depend_on_where_equal_pieces_are_cut(
     free: list[int], cuts: list[int], levels: int, work: float, due: int, pauses: bool, suffix: bool
 ) -> None:
-    """Filling skips the pieces in which nothing can happen. It must come to stand in the right one."""
+    """Filling skips pieces without effect and must stop in the right one."""
     rates = {2**level: 1.7**level for level in range(levels)}
     curve = curve_from_measurements(rates, pause_seconds=published_pause_seconds if pauses else None)
     job = JobSnapshot(

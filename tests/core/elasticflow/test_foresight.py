@@ -1,4 +1,5 @@
-"""The forecast of forced moves: what counts as one, and that its kernels do what is written."""
+"""Forecasts of forced moves: what counts as a forced move, and whether the compiled kernels keep every
+store."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def test_to_start_again_after_a_planned_wait_is_no_forced_move() -> None:
 
 
 def test_a_locked_job_may_be_moved_after_the_slot() -> None:
-    """Nothing changes size in the slot itself: what comes first comes later."""
+    """Sizes do not change within the slot, so the first change comes later."""
     settings = PlannerSettings(slot_seconds=10.0)
     jobs = [
         job(
@@ -67,7 +68,7 @@ def test_a_locked_job_may_be_moved_after_the_slot() -> None:
 
 
 def test_job_without_deadline_has_infinite_slack_for_moves() -> None:
-    """Even where the plan never does the work."""
+    """This holds even where the plan never completes the work."""
     waiting = job("waits", 100.0, inf, {1: 1.0})
     problem = build_problem(snapshot(4, waiting))
     slack = slack_of(problem.jobs, problem.stored, np.array([0]), problem.due, NO_CHARGES)

@@ -1,4 +1,4 @@
-"""The arrays of a decision are freed with it, so that the next one takes the same memory again."""
+"""The arrays of a decision are freed with it, so that the next decision reuses the memory."""
 
 from __future__ import annotations
 

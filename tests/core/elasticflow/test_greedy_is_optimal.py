@@ -1,4 +1,4 @@
-"""On concave curves the greedy step is as good as trying every allocation (the paper's optimality claim)."""
+"""On concave curves the greedy step equals exhaustive search (the paper's optimality claim)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def job(
 
 
 def problem() -> Problem:
-    """Two jobs give their GPU back after 5 s, and a third has counted on both since then."""
+    """Return two jobs that release their GPU after 5 s and a third whose plan uses both from then on."""
     jobs = (
         job("growing", 44.0, CONCAVE, (0, 1), (5.0, 2), (15.0, 4)),
         job("one", 30.0, LINEAR, (4,), (5.0, 1), (40.0, 0), (80.0, 1)),
@@ -57,7 +57,7 @@ def problem() -> Problem:
 
 
 def present_plans(asked: Problem) -> Plans:
-    """The stored plans, with when they end and the GPU time that they take."""
+    """Return the stored plans with their ends and GPU time."""
     plans = copy_plans(asked.stored)
     late, too_many = stored_plans_keep(asked.jobs, plans, np.arange(3), 3, asked.due, asked.open_timeline())
     assert not late.size
@@ -66,13 +66,13 @@ def present_plans(asked: Problem) -> Plans:
 
 
 def held_at(plans: Plans, at: float) -> int:
-    """GPUs that all plans together take at that time."""
+    """Return the GPUs that all plans hold at a time."""
     last = [int(np.searchsorted(plans.time[row, : plans.length[row]], at, "right")) - 1 for row in range(3)]
     return sum(int(plans.gpus[row, piece]) for row, piece in enumerate(last))
 
 
 def left_beside(asked: Problem, plans: Plans) -> Timeline:
-    """What the plans leave free."""
+    """Return the GPUs that the plans leave free."""
     return occupy_all(asked.open_timeline(), plans, np.arange(3), YES)
 
 

@@ -56,7 +56,7 @@ def sizes(*jobs: JobSnapshot, knapsack: bool = True) -> dict[str, int]:
 
 
 def test_gpus_go_to_the_jobs_that_save_most_completion_time_together() -> None:
-    """One job alone could use all eight as well as two could use four each; together the two save more."""
+    """One job alone gains from eight GPUs as much as each of two from four; the two together save more."""
     linear = (1.0, 2.0, 4.0, 8.0)
     assert sizes(job("a", linear, 800.0), job("b", linear, 800.0)) == {"a": 4, "b": 4}
 
@@ -68,14 +68,14 @@ def test_a_longer_job_gets_more_as_it_saves_more_seconds() -> None:
 
 
 def test_a_promised_job_with_time_to_spare_leaves_growth_to_others() -> None:
-    """It would be on time with one GPU; on four it would waste most of them."""
+    """It is on time with one GPU and would waste most of four."""
     poor = (1.0, 1.1, 1.15, 1.2)
     grown = sizes(job("promised", poor, 100.0, deadline_at=1000.0), job("other", (1.0, 2.0, 4.0), 4000.0))
     assert grown == {"promised": grown["promised"], "other": 4}
 
 
 def test_promises_are_kept_before_any_job_grows() -> None:
-    """It needs all eight GPUs until its deadline, so nobody else has any now."""
+    """The promised job needs all eight GPUs until its deadline."""
     linear = (1.0, 2.0, 4.0, 8.0)
     grown = sizes(job("promised", linear, 8 * 95.0, deadline_at=100.0), job("other", linear, 1e6))
     assert grown == {"promised": 8, "other": 0}

@@ -1,4 +1,4 @@
-"""How long a job's growth is expected to last, and what is learnt from one decision to the next."""
+"""The expected duration of a job's growth, and what one decision learns for the next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENOUGH = 30.0
 
 
 def running(memory: tuple[float, ...], gpus: int = 4) -> JobSnapshot:
-    """A long job with much time, on the first ``gpus`` GPUs of eight."""
+    """Return a long job with a far deadline on the first ``gpus`` of eight GPUs."""
     return job(
         "long", 1e5, 1e6, LINEAR, pause=PAUSE, newcomer=False, gpus_now=gpus, placement=tuple(range(gpus)),
         memory=memory,

@@ -1,5 +1,5 @@
-"""What becomes of a promise that no plan keeps any more: its job ends as early as can be, it is never
-demoted, and nothing crashes."""
+"""A promise that no plan can keep: its job ends as early as possible, is never demoted, and planning does not
+fail."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def rival(*, deadline: float) -> JobSnapshot:
 
 
 def ask(policy: str, newcomer: JobSnapshot) -> tuple[Decision, float]:
-    """The decision while the promised job is a second and a half late, and when that job then ends."""
+    """Return the decision while the promised job is 1.5 s late, and the time at which that job then ends."""
     late = promised(remaining=40.0, deadline=10.0)
     decision = policy_named(policy).replan(
         Snapshot(
@@ -117,7 +117,7 @@ def test_an_offer_leaves_a_job_at_risk_what_it_needs_too() -> None:
 
 
 def grown_promise(*, remaining: float, deadline: float) -> JobSnapshot:
-    """A promised job with time to spare that has grown onto four GPUs until it ends."""
+    """Return a promised job with time to spare that has grown onto four GPUs until it ends."""
     ends_at = remaining / 3.5
     stored = StoredPlan(np.array([0.0]), np.array([ends_at]), np.array([4]), ends_at)
     return dataclasses.replace(
@@ -126,7 +126,7 @@ def grown_promise(*, remaining: float, deadline: float) -> JobSnapshot:
 
 
 def beside_a_grown_promise(*, deadline: float) -> Snapshot:
-    """A job at risk that waits while another one, with time to spare, has grown onto all four GPUs."""
+    """Return a waiting job at risk beside a promise with time to spare that has grown onto all four GPUs."""
     grown = grown_promise(remaining=30.0, deadline=100.0)
     late = dataclasses.replace(
         promised(remaining=19.0, deadline=deadline), at_risk=True, gpus_now=0, placement=(), stored_plan=None
@@ -151,8 +151,7 @@ def test_job_at_risk_recovers_if_minimum_shares_let_it_end_in_time() -> None:
 
 
 def test_a_job_at_risk_whose_agent_is_silent_is_spared_too() -> None:
-    """It keeps its two GPUs for a slot of 5 s, then has four: 19.4 s in all, unless the newcomer gets
-    them."""
+    """It keeps two GPUs for a slot of 5 s and then has four: 19.4 s in all, unless the newcomer gets them."""
     late = dataclasses.replace(
         promised(remaining=60.0, deadline=5.0), at_risk=True, gpus_now=2, placement=(0, 1), locked=True,
         stored_plan=None,
@@ -226,7 +225,7 @@ def test_a_batch_spares_a_job_at_risk_too() -> None:
 
 @pytest.mark.parametrize("pause", [0.0, 0.25], ids=["moves are free", "moves cost a pause"])
 def test_promise_without_a_free_block_in_time_is_at_risk(pause: float) -> None:
-    """Two jobs in the middle of a change split the server: the two GPUs that are free are no block."""
+    """Two jobs in a change split the server; the two free GPUs form no block."""
     changing = [
         job(name, 50, measured={1: 1.0}, newcomer=False, gpus_now=1, placement=(address,), locked=True)
         for name, address in (("left", 0), ("right", 2))

@@ -1,4 +1,4 @@
-"""Offers: verified by admission, held against others, and kept when they are accepted."""
+"""Offers are verified by admission, held against other jobs, and kept once accepted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE = {1: 1.0}
 
 
 def crowded():
-    """Two GPUs that are promised until 8."""
+    """Return two GPUs that are promised until 8 s."""
     jobs = [job("A", 8, 8, ONE), job("B", 8, 8, ONE)]
     first = replan(snapshot(2, *jobs, settings=HOLD))
     return [after(each, first, remaining=8) for each in jobs]
@@ -72,7 +72,7 @@ def test_held_capacity_is_not_promised_to_others_before_the_hold_ends():
 
 
 def held_for(asking, gpus, settings):
-    """The offer to a job that is declined on an empty cluster, held."""
+    """Return the held offer of a job that is declined on an empty cluster."""
     offer = find_offer(snapshot(gpus, settings=settings), asking)
     assert offer is not None
     promised = replace(asking, deadline_at=offer.deadline_at, newcomer=False)
@@ -111,7 +111,7 @@ def test_no_offer_is_made_where_no_deadline_can_be_kept():
 
 @given(seed=st.integers(min_value=0, max_value=2**32 - 1))
 def test_accepted_offers_are_kept_like_any_promise(seed: int):
-    """Declined jobs accept their offer at some moment of the hold; everybody is on time."""
+    """Declined jobs accept their offers at some time of the hold; all jobs are on time."""
     workload = random_workload(seed, most_jobs=9, best_effort=0.1, tightness=(0.9, 1.8))
     slot = workload.settings.slot_seconds
     cluster = Cluster(workload.servers, replace(workload.settings, offer_hold_seconds=2.5 * slot))

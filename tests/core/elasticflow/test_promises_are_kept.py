@@ -1,8 +1,8 @@
-"""What the platform stands for: executed as planned, pauses charged, no promised job is ever late.
+"""Executed as planned, with pauses charged, no promised job is ever late.
 
-Random jobs with random curves, deadlines and pauses arrive on small crowded clusters. The executor also
-checks at every decision that no GPU has two owners, that stored plans together never exceed the
-cluster, and that the same snapshot gives the same decision in whatever order its jobs are listed.
+Random jobs with random curves, deadlines and pauses arrive on small crowded clusters. At every decision the
+executor also checks that no GPU has two owners, that stored plans together fit the cluster, and that the
+decision does not depend on the order of the jobs in the snapshot.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_losing_a_server_within_the_reserve_makes_no_job_late(seed: int):
 
 
 def test_without_stored_plans_promises_do_break():
-    """The test above bites: filling everybody afresh, the same workloads do make promised jobs late."""
+    """Check that the test above can fail: without stored plans the same workloads make promised jobs late."""
     broken = [
         seed
         for seed in (6, 52, 72, 96)

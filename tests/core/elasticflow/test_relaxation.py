@@ -1,5 +1,5 @@
-"""The relaxation bounds every schedule: exact answers on small instances, simulated runs, and what can be
-said by hand."""
+"""The relaxation bounds every schedule: exact answers on small instances, simulated runs, and hand-worked
+cases."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def most_on_time(jobs) -> int:
 
 
 def not_dominated(states: np.ndarray) -> np.ndarray:
-    """The rows of which no other, different row is nowhere greater."""
+    """Return the rows that no other row dominates."""
     kept = np.ones(len(states), dtype=bool)
     for index in range(len(states)):
         if kept[index]:

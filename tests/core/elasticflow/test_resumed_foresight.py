@@ -1,4 +1,4 @@
-"""Forecasts that go on from a kept state find exactly what a forecast from the beginning does."""
+"""Forecasts resumed from a stored state equal forecasts from the beginning."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SHAPES = ((4, 4, 4), (8, 8), (6, 6, 6), (8, 6, 2), (4, 2, 4, 2), (2, 2, 2, 2, 2,
 
 
 class Compared:
-    """Sets every forecast that is kept from the one before it beside one from the beginning."""
+    """Compares every resumed forecast with one from the beginning."""
 
     def __init__(self) -> None:
         self.resumed = 0
@@ -67,8 +67,7 @@ class Compared:
 
 
 def whole_forecast(foresight: ForesightFromNow, script: Script, rows: IntArray) -> tuple[bool, Charges]:
-    """Every planned change of size played from the present placement on, those after which nobody is placed
-    too."""
+    """Return the forecast that plays every planned change of size from the present placement on."""
     stage, seating = foresight._stage, foresight._seating
     slack = slack_of(stage.jobs, script.plans, rows, script.latest, NO_CHARGES)
     occupancy = seating.fresh(slack)
@@ -84,7 +83,7 @@ def compared() -> Compared:
 
 
 def random_life(chance: Random, steps: int) -> None:
-    """Bursts of newcomers to a running cluster, some of it locked, blocked, scattered or held for offers."""
+    """Submit bursts of newcomers to a running cluster with locked, blocked, scattered and held GPUs."""
     shape = chance.choice(SHAPES)
     settings = PlannerSettings(
         slot_seconds=5.0, fill=chance.choice(list(Fill)), reserve_servers=chance.randrange(2),
@@ -110,7 +109,7 @@ def random_life(chance: Random, steps: int) -> None:
 
 
 def disturbed(chance: Random, cluster: Snapshot, gpus: int) -> Snapshot:
-    """Some jobs locked, one on GPUs that are no aligned block, some GPUs blocked for a while."""
+    """Lock some jobs, scatter one over unaligned GPUs, and block some GPUs for a while."""
     free = set(range(gpus)) - {address for job in cluster.jobs for address in job.placement}
     jobs: list[JobSnapshot] = []
     for job in cluster.jobs:
@@ -136,7 +135,7 @@ def disturbed(chance: Random, cluster: Snapshot, gpus: int) -> Snapshot:
 
 
 def later(cluster: Snapshot, decision: Decision, now: float) -> Snapshot:
-    """The cluster as the decision would have it, a little later."""
+    """Return the cluster a little after the decision took effect."""
     verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
     jobs = []
     for job in cluster.jobs:
@@ -176,7 +175,7 @@ SLOTS = 24
 
 
 class RandomPlans:
-    """Plans of some jobs that never ask for more GPUs than there are, one job's changed at a time."""
+    """Random plans that never exceed the cluster; one job's plan changes at a time."""
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
@@ -200,7 +199,7 @@ class RandomPlans:
             self.plan(row, self.problem.jobs.gpus[row])
 
     def _job(self, number: int, free: list[int]) -> JobSnapshot:
-        """Some run, on GPUs that may be no aligned block."""
+        """Return a job that may run, also on an unaligned block."""
         chance = self.chance
         size = min(chance.choice((0, 0, 1, 2, 4)), len(free))
         size = size if size != 3 else 2
@@ -218,7 +217,7 @@ class RandomPlans:
         return replace(made, submitted_at=float(number))
 
     def change(self) -> None:
-        """Another plan, another latest end, in or out."""
+        """Change one job's plan, its latest end, or its membership."""
         row = self.chance.randrange(self.latest.size)
         kind = self.chance.random()
         if kind < 0.3:
@@ -229,7 +228,7 @@ class RandomPlans:
             self.plan(row, None)
 
     def plan(self, row: int, head: int | None) -> None:
-        """New GPUs from a random slot on. ``head``: GPUs of the first slot."""
+        """Return a plan with new GPUs from a random slot on. ``head``: GPUs of the first slot."""
         held = self._held(row)
         self.used -= held
         begin = 0 if head is not None else self.chance.randrange(SLOTS)
@@ -249,7 +248,7 @@ class RandomPlans:
         self.judge(row)
 
     def judge(self, row: int) -> None:
-        """A latest end that leaves the job more or less than a move takes."""
+        """Set a latest end that leaves more or less time than a move takes."""
         nothing = NO_CHARGES
         finish, _ = charged_finish(self.problem.jobs, self.plans, row, nothing.time, nothing.seconds)
         self.latest[row] = min(finish, 1e4) + self.chance.choice((0.5, 2.0, 4.0, 7.0, inf))

@@ -1,5 +1,4 @@
-"""Who sits where on servers on loan: written down by hand, drawn at random, or grown by best fit and
-churn."""
+"""Layouts of workers on loaned servers: written by hand, drawn at random, or grown by best fit and churn."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ Workers = tuple[int, int]
 
 
 def linear_speeds(jobs: int, most_workers: int = 64) -> Speeds:
-    """Every job does one iteration a second for each of its workers."""
+    """Return speeds at which each worker does one iteration a second."""
     counts = np.arange(1, most_workers + 1)
     return Speeds(
         np.arange(jobs + 1) * most_workers, np.tile(counts, jobs), np.tile(counts.astype(np.float64), jobs)

@@ -1,5 +1,4 @@
-"""Snapshots with borrowed servers, decided by the default policy: who goes there, who stays, who comes
-back."""
+"""Decisions of the default policy on borrowed servers: which jobs go there, stay and return."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def test_work_without_room_beside_promises_runs_on_borrowed_servers() -> None:
 
 
 def test_a_job_waits_for_owned_gpus_that_come_free_soon_enough() -> None:
-    """Two slow GPUs would take it longer than waiting for a fast one."""
+    """Two slow GPUs would take longer than waiting for a fast one."""
     measuring = BlockedGpus(addresses=BORROWED[:2], until=60.0)
     decision = decide(snapshot(promised(), job("waiting", submitted_at=-1.0), blocked=(measuring,)))
     assert not decision.placements["waiting"]
@@ -231,7 +230,7 @@ def test_a_promised_job_keeps_off_borrowed_servers_of_another_kind() -> None:
 
 
 def test_promised_job_grows_only_if_it_can_afford_a_reclaim() -> None:
-    """It needs 197 s, and growing and shrinking again cost a second each."""
+    """The job needs 197 s; growing and shrinking cost a second each."""
     assert decide(same_kind(running_promise(deadline_at=198.5))).placements["promised"] == OWNED
     assert decide(same_kind(running_promise(deadline_at=199.5))).placements["promised"] == OWNED + BORROWED
 
@@ -251,7 +250,7 @@ def test_promised_job_is_on_time_after_an_immediate_reclaim() -> None:
 
 
 def test_unreachable_promised_job_plans_with_its_owned_gpus_alone() -> None:
-    """Its agent is silent, so it keeps what it holds until somebody can tell it otherwise."""
+    """Its agent is silent, so it keeps its GPUs until the agent can be reached."""
     unreachable = running_promise(borrowed=4, locked=True)
     newcomer = job("newcomer", newcomer=True, submitted_at=1.0)
     question = replace(same_kind(unreachable, newcomer), next_slot_at=3.0)
@@ -262,8 +261,8 @@ def test_unreachable_promised_job_plans_with_its_owned_gpus_alone() -> None:
 
 
 def test_unpromised_job_grows_before_an_equal_promised_job() -> None:
-    """Each holds two owned GPUs; only one can have the four borrowed ones. The promised job is on time either
-    way."""
+    """Each holds two owned GPUs, and only one can have the four borrowed ones. The promised job is on time
+    either way."""
     lent_curve = curve(10.0, 19.0, 20.0, 68.0)
     one = job(
         "waiting", placement=OWNED[:2], remaining_iterations=19.0 * 100, gpus_now=2, lent_curve=lent_curve

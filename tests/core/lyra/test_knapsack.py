@@ -1,5 +1,5 @@
-"""The knapsack returns the worked examples, keeps what is held where values tie, and says when it was
-greedy."""
+"""The knapsack solves the worked examples, keeps held items where values tie, and reports greedy
+solutions."""
 
 from __future__ import annotations
 

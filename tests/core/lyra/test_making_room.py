@@ -1,4 +1,4 @@
-"""Open newcomers under `punctual`: Algorithm 1 decides first, and making room only adds to its promises."""
+"""Open newcomers under `punctual`: Algorithm 1 decides first, and making room only adds promises."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def admission_of(asked: Snapshot) -> tuple[Admission, int]:
 
 
 def states_with_newcomers(seeds: range) -> list[Snapshot]:
-    """States that `punctual` led to, each with one newcomer."""
+    """Return states that `punctual` reached, each with one newcomer."""
     states = []
     for seed in seeds:
         asked = random_snapshot(seed, LOADS["loaded"], pause=0.1 if seed % 2 else 0.0)
@@ -91,7 +91,7 @@ def states_with_newcomers(seeds: range) -> list[Snapshot]:
 
 
 def test_every_job_that_algorithm_1_promises_is_promised():
-    """From the same state, however little a typical newcomer needs."""
+    """The state is the same, and a typical newcomer may need very little."""
     promised = refused = 0
     for state in states_with_newcomers(range(24)):
         asked = replace(state, memory=NO_ROOM_FOR_ANYBODY)
@@ -153,7 +153,7 @@ def test_demand_is_learnt_only_by_policies_that_make_room():
 
 @pytest.mark.slow
 def test_in_deep_overload_making_room_does_not_crowd_out_small_jobs():
-    """Months of long jobs on one server, summed over slots: a single slot shows mostly chance."""
+    """Months of long jobs on one server, summed over slots, since a single slot varies too much."""
     traces = [load_workload("philly:jobs=100", seed=seed) for seed in range(3)]
 
     def met(policy: str) -> int:

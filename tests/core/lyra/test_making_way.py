@@ -1,4 +1,4 @@
-"""Which jobs make way so that new functions can be measured, and how often."""
+"""Which jobs make way for the measurement of new functions, and how often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices as fields of a dataclass: read within their bounds, and told as they are given."""
+"""Options from dataclass fields: values are read within bounds and printed in the form of the option."""
 
 from __future__ import annotations
 

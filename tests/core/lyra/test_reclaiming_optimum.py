@@ -1,5 +1,5 @@
-"""How far each choice is from the fewest preemptions there can be, on instances small enough to try every
-one."""
+"""Distance of each method from the fewest possible preemptions, on instances small enough for exhaustive
+search."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_optimum_frees_fewest_gpus_among_minimal_preemptions():
 
 
 def test_truncated_search_reports_its_limit_and_a_bound():
-    """Every job on three servers of thirty, drawn evenly: nothing tells one server from another."""
+    """Every job has three of thirty servers, drawn evenly, so all servers look alike."""
     rng = np.random.default_rng(0)
     rows = [{int(server): (1, 0) for server in rng.choice(30, 3, replace=False)} for _ in range(75)]
     question = question_of(rows, 12, servers=30)

@@ -1,4 +1,4 @@
-"""What holds of every reclaim, whatever the method, on random layouts."""
+"""Properties of every reclaim by every method on random layouts."""
 
 from __future__ import annotations
 
@@ -128,8 +128,7 @@ def test_smallest_count_first_counts_once_and_counts_flexible_workers():
 
 @given(SEEDS, QUICK)
 def test_reclaim_effects_equal_workers_missing_in_the_next_division(seed, method):
-    """The choice's consequences, what a policy sees of the jobs afterwards, and each GPU by itself: one
-    rule."""
+    """The choice's consequences, the policy's view of the jobs afterwards, and the count by GPU agree."""
     question = drawn(seed)
     reclaim = choose_servers(question, method)
     job, workers, jobs = job_of_pairs(question), question.workers, question.workers.offsets.size - 1

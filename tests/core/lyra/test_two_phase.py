@@ -1,4 +1,4 @@
-"""The scheduler tick on the worked examples: who starts, who grows, who shrinks, by which rule."""
+"""The scheduler tick on the worked examples: which jobs start, grow and shrink, by which rule."""
 
 from __future__ import annotations
 

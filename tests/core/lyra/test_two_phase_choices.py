@@ -1,4 +1,4 @@
-"""What Lyra leaves open about its tick, and the other choice for each: A10, A17, A18 and A19 of its
+"""Points that Lyra leaves open about its tick, each with both choices: A10, A17, A18 and A19 of its
 specification."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Over random jobs, fleets, options and events, every division keeps what Lyra promises."""
+"""Every division keeps Lyra's invariants over random jobs, fleets, options and events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 6, 8]), max_size=5)
 
 @st.composite
 def jobs_to_come(draw):
-    """A pending job: any of the shapes that exist, with values that often tie."""
+    """Draw a pending job of any existing shape, with values that often tie."""
     base = draw(st.integers(1, 4))
     expansion = draw(st.sampled_from([1, 3]))
     shape = draw(st.sampled_from(["fixed", "linear", "powers"]))
@@ -134,7 +134,7 @@ def test_movable_jobs_move_once_when_servers_arrive(jobs, owned, lent, arrivals,
 
 
 def settled(jobs: list[Job], division: Division) -> list[Job]:
-    """The jobs with the workers that they were given."""
+    """Return the jobs with the workers that they received."""
     return [replace(job, places=places_in(division.workers, number)) for number, job in enumerate(jobs)]
 
 
@@ -211,8 +211,7 @@ def check_roles(fleet: Fleet, division: Division, options: TwoPhase) -> None:
 
 
 def check_skips(fleet: Fleet, jobs: list[Job], division: Division, options: TwoPhase) -> None:
-    """Flexible demand makes nobody wait: who finds no room could not start without any flexible worker
-    either."""
+    """Check that flexible workers delay no job: a job without room could not start without them either."""
     free = fleet.gpus.copy()
     for number, job in enumerate(jobs):
         for server, (base, _) in places_in(division.workers, number).items():
@@ -228,5 +227,5 @@ def check_skips(fleet: Fleet, jobs: list[Job], division: Division, options: TwoP
 
 
 def counts_nobody_else(division: Division, options: TwoPhase) -> bool:
-    """Whether no GPUs are held back for a job that turned out to be scattered."""
+    """Return whether no GPUs are held back for a fragmented job."""
     return options.reconsider or Skip.FRAGMENTED not in division.reason

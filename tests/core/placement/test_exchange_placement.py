@@ -1,5 +1,5 @@
-"""On servers of one rack, blocks of GPUs are the cheapest places for an all-to-all, by MoESys (7.4) too: no
-rule of their own is needed for experts."""
+"""On servers of one rack, blocks of GPUs are the cheapest places for an all-to-all, as in MoESys (7.4);
+experts need no placement rule of their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRAFFIC = StepTraffic(layers=4, tokens_per_rank=1024, experts_per_token=2, hidde
 
 
 def shapes(workers: int, free: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All ways in which workers could lie on the servers' free GPUs."""
+    """Return all distributions of workers over the servers' free GPUs."""
     if not free:
         if workers == 0:
             yield ()

@@ -1,4 +1,4 @@
-"""GPUs that pass from one job to another: both list them for a while, and they are there once."""
+"""GPUs that pass from one job to another are listed by both for a while but counted once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.core.garbage import check_decision
 
 
 def holding(name: str, *gpus: int, locked: bool = True) -> JobSnapshot:
-    """A job of best effort on these GPUs."""
+    """Return a best-effort job on these GPUs."""
     held = job(name, 500.0, newcomer=False, gpus_now=len(gpus), placement=gpus, locked=locked)
     return replace(held, service_class=ServiceClass.BEST_EFFORT, deadline_at=inf)
 
@@ -43,7 +43,7 @@ def test_promise_stands_while_other_gpus_pass_between_jobs() -> None:
 
 @pytest.mark.parametrize("gpus", [(4, 5), (2, 3, 4, 5), (0, 1, 2, 3, 4, 5, 6, 7), (1, 2, 3)])
 def test_seated_job_owns_the_gpus_of_its_place(gpus: tuple[int, ...]) -> None:
-    """Otherwise its place is given away a second time, and two lists of whole servers run into each other."""
+    """Otherwise its place would be assigned twice, and two lists of whole servers would overlap."""
     problem = build_problem(snapshot((4, 4, 4), holding("first", *range(8)), holding("second", *gpus)))
     occupancy = Seating(problem.present_placement).fresh_with_locked(None)
     for row in range(2):

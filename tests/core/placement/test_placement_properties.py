@@ -1,4 +1,4 @@
-"""Placement over random arrivals, departures and rescalings: it never fails and moves nobody needlessly."""
+"""Placement over random arrivals, departures and rescalings never fails and moves no job needlessly."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Sequence:
         assert not (self.occupancy.mine >= 0).any()
 
     def check_moves(self, before: list[tuple[int, ...]], changed: set[int]) -> None:
-        """A job whose size stayed moved only if somebody else now has some of its old GPUs."""
+        """Check that a job of unchanged size moved only if another job now has some of its old GPUs."""
         for job in range(JOBS):
             if job in changed or not before[job] or before[job] == self.held[job]:
                 continue

@@ -1,4 +1,4 @@
-"""Which free place and which whole blocks a job takes, beside the rule tried on every place."""
+"""Which free place and which whole blocks a job takes, compared with the rule tried on every place."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ SHAPES = ((8,), (8, 8, 8), (4, 8, 4), (6, 8), (2, 2, 4, 8, 8))
 
 
 def crowded(chance: Random) -> tuple[Blocks, Occupancy, int]:
-    """A cluster on which some jobs sit and some have left; and one job that waits, for its old place or
-    for a first one."""
+    """Return a cluster that some jobs have left, and a job that waits for its old place or a first one."""
     shape = chance.choice(SHAPES)
     blocks = blocks_of(servers(*shape))
     blocked = np.array([address for address in range(sum(shape)) if chance.random() < 0.1], dtype=np.int64)
@@ -94,7 +93,7 @@ def test_the_cheapest_blocks_are_the_first_of_all_sorted(
 
 
 def test_places_are_drawn_that_overlap_with_old_ones_and_that_do_not() -> None:
-    """Without these the first property would say little."""
+    """Without such draws the first property would prove little."""
     kept, others = 0, 0
     for seed in range(300):
         blocks, occupancy, job = crowded(Random(seed))

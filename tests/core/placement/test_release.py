@@ -1,5 +1,4 @@
-"""Bounds on when blocked GPUs come free: each is at least as long as the steps that may still be gone
-through."""
+"""Bounds on the release of blocked GPUs are at least as long as the remaining steps may take."""
 
 from __future__ import annotations
 

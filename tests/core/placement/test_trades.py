@@ -1,4 +1,4 @@
-"""Circles of jobs that wait for each other's GPUs are found, broken once, and charged."""
+"""Cycles of jobs that wait for each other's GPUs are found, broken once, and charged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where workers go: best fit, larger workers first; base and flexible apart on loan; who need not move
-stays."""
+"""Places of workers: best fit, larger workers first, base and flexible apart on loan, and no needless
+moves."""
 
 from __future__ import annotations
 
