@@ -93,7 +93,7 @@ def test_no_server_is_ever_overcommitted_and_no_promise_breaks_by_it(seed: int, 
 
 
 def test_gpu_count_that_needs_too_much_host_memory_is_no_level():
-    """One GPU would need 3 GB for its worker, two GPUs 2 GB each."""
+    """Each GPU has 2 GiB: a worker on one GPU needs 3 GiB, on two GPUs 2 GiB each."""
     two = asking((server("node", 4, 8.0),), needing(job("large", 10.0, measured=LINEAR), 3.0, 2.0, 1.0))
     plan = PUNCTUAL.replan(two).plans["large"]
     assert set(plan.gpus.tolist()) <= {0, 2, 4}
