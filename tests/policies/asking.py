@@ -1,4 +1,4 @@
-"""Short ways to put jobs before a policy and to read what it gives them."""
+"""Put jobs before a policy and read the allocation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def asking(id: str, requested: int = 1, work: float = 1000.0, **facts: Any) -> J
 
 
 def measured(points: Mapping[int, float]) -> ScalingCurve:
-    """All measured points as a curve, rising or not."""
+    """Return all measured points as a curve, also where it falls."""
     rising = curve_from_measurements({gpus: float(gpus) for gpus in points})
     return replace(rising, throughput=rising.throughput * 0.0 + [points[gpus] for gpus in sorted(points)])
 
@@ -45,7 +45,7 @@ def given(policy: str, gpus: int | tuple[int, ...], *jobs: JobSnapshot, **facts:
 
 
 def later(job: JobSnapshot, decision: Decision, seconds: float) -> JobSnapshot:
-    """The job after it has run under a decision for a while, without pauses."""
+    """Return the job after it has run under a decision for a while, without pauses."""
     addresses = decision.placements.get(job.id, ())
     rate = 0.0
     if addresses:
@@ -65,7 +65,7 @@ def later(job: JobSnapshot, decision: Decision, seconds: float) -> JobSnapshot:
 
 
 def go_on(policy: str, asked: Snapshot, seconds: float, *more: JobSnapshot) -> tuple[Decision, Snapshot]:
-    """Decide, let the jobs run for ``seconds``, and ask again then with ``more`` newcomers beside them."""
+    """Decide, run the jobs for ``seconds``, and decide again with ``more`` newcomers."""
     decision = replanned(policy, asked)
     jobs = tuple(later(one, decision, seconds) for one in asked.jobs)
     now = asked.now + seconds

@@ -58,7 +58,7 @@ def is_allowed(asked: Question, placement: WorkerCounts) -> bool:
 
 @st.composite
 def questions(draw: st.DrawFn) -> Question:
-    """A few jobs and servers of all kinds; who runs where at present is allowed or not."""
+    """Draw a few jobs and servers of all kinds; the present placement may be invalid."""
     capacity = draw(st.lists(st.integers(1, 8), min_size=1, max_size=4))
     jobs = draw(st.integers(1, 6))
     numbers = [sorted(draw(st.sets(st.integers(1, 12), min_size=1, max_size=4))) for _ in range(jobs)]

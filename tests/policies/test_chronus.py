@@ -1,5 +1,5 @@
-"""Chronus: acceptance by packing into the latest leases, the program for the next one, the rest on what is
-left."""
+"""Chronus: acceptance by packing into the latest leases, the program for the next lease, best effort on the
+rest."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def brute_force(jobs, gpus, most):
     st.booleans(),
 )
 def test_the_program_finds_the_best_first_lease(jobs, most):
-    """Against all ways to place leases: it never uses more than needed, nor less than possible."""
+    """Against exhaustive search: it never uses more than needed or less than possible."""
     gpus = 2
     expected = brute_force(jobs, gpus, most)
     columns = [np.array(column, dtype=np.int64) for column in zip(*jobs, strict=True)]
@@ -148,7 +148,7 @@ def test_the_program_finds_the_best_first_lease(jobs, most):
 
 @pytest.mark.parametrize(("most", "used"), [(True, 2), (False, 1)])
 def test_the_program_uses_as_many_or_as_few_gpus_as_it_is_asked_to(most, used):
-    """Two jobs of one GPU, one due in this lease, one in the next."""
+    """Two jobs of one GPU: one is due in this lease, the other in the next."""
     sizes_, needed, until = (np.array(column) for column in ([1, 1], [1, 1], [1, 2]))
     chosen = first_lease(sizes_, needed, until, 2, most_gpus=most)
     assert chosen is not None

@@ -1,4 +1,4 @@
-"""What holds for every policy, whatever it does: random worlds with failures, and random questions."""
+"""Properties of every policy, in random worlds with failures and on random questions."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_decision_fits_the_cluster_and_has_all_verdicts(policy, asked):
 
 
 def _same(one, other) -> bool:
-    """Decisions hold arrays, which do not compare; everything that is carried out must be alike."""
+    """Return whether two decisions carry out the same; they hold arrays, which do not compare."""
     return (
         one.placements == other.placements
         and one.changes == other.changes

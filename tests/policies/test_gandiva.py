@@ -10,7 +10,7 @@ from tests.policies.asking import asking, given, go_on, replanned, slots
 
 
 def turns(policy: str, servers: tuple[int, ...], count: int, slot: float, *jobs):
-    """Who runs in each of the first ``count`` slots."""
+    """Return the jobs that run in each of the first ``count`` slots."""
     asked = snapshot(servers, *jobs, settings=slots(slot))
     ran = []
     for _ in range(count):
@@ -68,7 +68,7 @@ def test_jobs_are_dealt_to_the_least_loaded_set():
 
 @pytest.mark.parametrize(("as_published", "sets_left"), [(True, 1), (False, 3)])
 def test_the_published_rebalancing_takes_sets_for_gpus(as_published, sets_left):
-    """Six servers for 20 jobs of one GPU: three of them are enough, and the published count gives up five."""
+    """Six servers for 20 jobs of one GPU: three are enough, and the published count releases five."""
     sets = ServerSets(server_gpus=8, servers=6)
     group = sets.group(1)
     for _ in range(6):

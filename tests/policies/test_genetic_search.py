@@ -1,4 +1,4 @@
-"""Pollux's genetic search, on placements whose worth can be worked out by hand (spec 2.12)."""
+"""Pollux's genetic search on placements whose fitness can be worked out by hand (spec 2.12)."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_gpus_are_shared_so_that_the_harmonic_mean_is_greatest() -> None:
 
 
 def test_a_change_that_gains_less_than_its_restart_is_not_made() -> None:
-    """Four each would be a little better, but not when every change halves a speed-up."""
+    """Four GPUs each would be slightly better, but every change halves a speed-up."""
     held = question([8], [(1, 8), (1, 8)], present=[[3, 5]], discount=[0.5, 0.5])
     assert found(held, Budget()).tolist() == [[3, 5]]
     free = held._replace(discount=np.ones(2))
@@ -160,7 +160,7 @@ def test_a_change_that_gains_less_than_its_restart_is_not_made() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_job_moves_needlessly_when_a_job_arrives(seed: int) -> None:
-    """Six jobs have all they can have on a cluster half empty; the seventh starts beside them."""
+    """Six jobs have their maximum on a half-empty cluster; the seventh starts beside them."""
     present = np.zeros((6, 7), dtype=np.int16)
     present[range(6), range(6)] = 4
     asked = question([8] * 6, [(4, 4)] * 7, present=present.tolist(), discount=[0.99] * 6 + [1.0])

@@ -1,5 +1,4 @@
-"""Where nobody is refused, a crowd of late jobs waits. What is left out for speed then must change
-nothing."""
+"""Without refusals a crowd of late jobs waits; shortcuts for speed must not change the result."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ def _one_of_a_crowd(rng: Random, name: str, pause: float) -> JobSnapshot:
 
 
 def by_the_book(problem: Problem, order: np.ndarray) -> tuple[Plans, np.ndarray]:
-    """What `fill_or_rush` says, at length: every job is filled, and walks over the whole timeline."""
+    """Apply the rule of `fill_or_rush` without shortcuts: fill every job over the whole timeline."""
     jobs, slots = problem.jobs, problem.slots
     timeline = problem.open_timeline()
     timeline.free[PROMISES] = timeline.free[EVERYTHING]

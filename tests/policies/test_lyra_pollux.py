@@ -1,4 +1,4 @@
-"""Pollux as Lyra is compared with it, in runs whose outcome can be worked out by hand, and asked directly."""
+"""Pollux as Lyra's rival, in runs that can be worked out by hand and in single decisions."""
 
 from __future__ import annotations
 

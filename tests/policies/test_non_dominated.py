@@ -1,4 +1,4 @@
-"""Who survives a generation (NSGA-II)."""
+"""Selection of survivors of a generation (NSGA-II)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Pollux's search takes from one minute to the next."""
+"""State that Pollux's search carries from one minute to the next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_placements_are_the_same_after_a_minute() -> None:
 
 
 def test_jobs_that_ended_are_left_out_and_new_ones_have_no_workers() -> None:
-    """Number 5 ended, number 8 is new, number 7 stands in the second column now."""
+    """Number 5 ended, number 8 is new, and number 7 is now in the second column."""
     found = memory().members(np.array([8, 7]), SERVERS, 5)
     assert found.tolist() == [[[0, 1], [0, 0]], [[0, 0], [0, 0]]]
 

@@ -1,4 +1,4 @@
-"""The policies that Lyra is compared with, each by the rule that sets it apart (spec 2.12)."""
+"""Policies that Lyra is compared with, each tested by its distinguishing rule (spec 2.12)."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_afs_grows_the_job_whose_rate_gains_most_for_its_work() -> None:
 
 
 def test_gandiva_grows_no_job_while_one_waits() -> None:
-    """The second job needs the whole server, so the first may not take what is left beside it."""
+    """The second job needs the whole server, so the first may not grow onto the rest of it."""
     outcome = run([Job(100.0, 4, 8), Job(50.0, 8, 8)], policy="lyra_gandiva")
     assert gpus_at(outcome, 0, at=0.0) == 4
     assert gpus_at(run([Job(100.0, 4, 8)], policy="lyra_gandiva"), 0, at=0.0) == 8
 
 
 def test_gandiva_takes_back_from_the_job_that_grew_last() -> None:
-    """Job 0 grows when it starts, job 1 when job 2 has ended; then job 3 wants two GPUs."""
+    """Job 0 grows at its start, job 1 when job 2 has ended; then job 3 needs two GPUs."""
     jobs = [
         Job(1000.0, 2, 4),
         Job(1000.0, 2, 4, submitted_at=2.0),
@@ -62,7 +62,7 @@ def test_gandiva_takes_back_from_the_job_that_grew_last() -> None:
 
 
 class TestOpportunistic:
-    """Jobs that can run on both kinds wait for idle inference servers, whatever is idle elsewhere."""
+    """Jobs that run on both kinds wait for idle inference servers, even beside idle owned ones."""
 
     IDLE = usage_of(*[0] * 40)
 
@@ -79,7 +79,7 @@ class TestOpportunistic:
         assert outcome.jobs.started_at.tolist() == [0.0]
 
     def test_a_job_that_was_stopped_three_times_runs_on_owned_servers(self) -> None:
-        """Every ten minutes all servers are lent, and asked back five minutes later; the job needs six."""
+        """Every ten minutes all servers are lent, and reclaimed five minutes later; the job needs six."""
         usage = usage_of(*[0, 1] * 40)
         outcome = run(
             [Job(400.0, 1, 1, fungible=True)], policy="opportunistic", inference_servers=4, usage=usage

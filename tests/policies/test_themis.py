@@ -1,4 +1,4 @@
-"""Themis: shares of time by finish-time fairness, leases by shares."""
+"""Themis: shares of time by finish-time fairness, and leases by these shares."""
 
 from __future__ import annotations
 
