@@ -1,4 +1,4 @@
-"""Four users and what they can see: the base of the API's tests."""
+"""Users and the objects that they can see, for tests of the API."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def _world(folder: Path) -> World:
 
 
 def _inference_side() -> tuple[InferenceCluster, LoanOrder, ReclaimOrder, ForecasterTraining]:
-    """Make two servers at home, one of which was lent once and returned."""
+    """Create two servers at home in inference; one was lent once and returned."""
     inference = make.InferenceClusterFactory.create(name="serving")
     servers = [
         make.InferenceServerFactory.create(name=f"serving-{n}", inference_cluster=inference, gpus=0)
@@ -270,7 +270,7 @@ def _leave_results(study: SimulationStudy, run: SimulationRun, folder: Path) -> 
 
 @pytest.fixture(autouse=True)
 def _unthrottled() -> None:
-    """Requests of one test do not count against the next one's limit."""
+    """Clear the throttles, so that requests of one test do not count in the next."""
     cache.clear()
 
 

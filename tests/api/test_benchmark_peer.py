@@ -1,4 +1,4 @@
-"""The peer that submissions are measured against: it must really take what the platform takes."""
+"""The stand-in service of the submission benchmark accepts exactly what the platform accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster, decisions and metrics: open facts, without the names of other people's jobs."""
+"""Cluster, decisions and metrics: public facts without the names of other users' jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a job's gradients may be compressed is asked for in its body, and how they are sent is told."""
+"""A submission sets whether gradients may be compressed, and the job shows how they are sent."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_what_if_on_another_link_needs_measured_gradients(world: World) -> None:
 
 
 def test_what_if_on_another_link_is_answered_by_prediction(world: World) -> None:
-    """An iteration of 2 s on two servers, of which 0.02 s compute: a link a thousandth as fast decides."""
+    """An iteration of 2 s on two servers, of which 0.02 s compute, on a link a thousandth as fast."""
     job = known(world)
     tensors = [{"name": "weight", "elements": 50_000_000, "gap_seconds": 0.01}]
     for gpus in (1, 2):
@@ -178,7 +178,7 @@ def test_what_if_on_another_link_is_answered_by_prediction(world: World) -> None
 
 
 def known(world: World) -> Job:
-    """A job like those that are asked about, whose curve is measured."""
+    """Return a job like the requested ones with a measured curve."""
     job = Job.objects.get(
         pk=world.client(world.owner).post("/api/v1/jobs/", world.body(), format="json").json()["id"]
     )

@@ -1,4 +1,4 @@
-"""`GET deployments/{id}/experts/`: what a group of servers reports, and who may see it."""
+"""`GET deployments/{id}/experts/`: the reports of a group of servers, and access to them."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_a_token_is_shown_once_and_revoked(world: World, deployment: Deployment)
 
 
 class StubReplica(BaseHTTPRequestHandler):
-    """Answers as a replica does (docs/protocols.md 2.12); its function triples whole numbers."""
+    """Answers as a replica (docs/protocols.md 2.12); its function triples integers."""
 
     def do_GET(self) -> None:
         self._answer(200, {"state": "serving", "generation": 1})
@@ -274,7 +274,7 @@ class StubReplica(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def replica(world: World, deployment: Deployment) -> Iterator[Replica]:
-    """A replica that answers, beside one whose port nobody listens on."""
+    """Return a replica that answers, beside one with a closed port."""
     server = make.InferenceServerFactory.create(
         cluster=world.server.cluster, inference_cluster=world.inference, name="answering", gpus=2
     )

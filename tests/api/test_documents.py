@@ -1,5 +1,5 @@
-"""The OpenAPI document: complete, and no list that asks more of the database the longer it gets. That the
-committed one is the present one is seen by `make check`."""
+"""The OpenAPI document is complete, and query counts of lists do not grow with their length. `make check`
+compares the committed document with the present one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repeated request with an Idempotency-Key happens once."""
+"""A repeated request with an Idempotency-Key is executed once."""
 
 from __future__ import annotations
 
@@ -82,8 +82,7 @@ def _claim_of_ten_seconds_ago(world: World) -> IdempotencyRecord:
 
 @pytest.mark.django_db(transaction=True)
 def test_whose_process_died_shows_by_its_session(settings: Any, tmp_path: Path) -> None:
-    """A web process that is killed in the middle of a request must not cost its client two minutes of
-    refusals."""
+    """A web process killed during a request must not cause two minutes of refusals."""
     world = build_world(settings, tmp_path)
     record = _claim_of_ten_seconds_ago(world)
     working, goes = threading.Event(), threading.Event()
@@ -189,7 +188,7 @@ def test_of_many_requests_at_once_one_submits(settings: Any, tmp_path: Path) -> 
 
 
 def _digest_of(world: World) -> str:
-    """The digest under which the request of :func:`submit` is known."""
+    """Return the digest that identifies the request of :func:`submit`."""
     submit(world, HTTP_IDEMPOTENCY_KEY="probe")
     record = IdempotencyRecord.objects.get(key="probe")
     record.delete()

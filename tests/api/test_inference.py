@@ -1,4 +1,4 @@
-"""The inference scheduler's side: a role with a credential of its own, orders that may be sent again."""
+"""The inference scheduler's API: a role with its own credential, and idempotent orders."""
 
 from __future__ import annotations
 

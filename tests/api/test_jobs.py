@@ -1,4 +1,4 @@
-"""Submitting and steering jobs: what is taken, what is refused and how, and what is answered."""
+"""Submitting and controlling jobs: accepted and refused requests, and their answers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_number_of_gpus_is_refused_with_the_reason(world: World, changes: Any)
 
 
 def test_hyperparameters_of_the_function_alone_pass_untouched(world: World) -> None:
-    """`num_nodes` may be those of a graph; `num_workers` is PyTorch's word for processes that load data."""
+    """`num_nodes` may count the nodes of a graph; `num_workers` is PyTorch's number of data loaders."""
     own = {"num_workers": 2, "num_nodes": 2708, "devices": "0,1", "model": {"world_size": 2}}
     answer = submit(world, hyperparameters={"global_batch_size": 8, **own})
     assert answer.status_code == 201

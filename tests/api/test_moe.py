@@ -62,7 +62,7 @@ def test_the_worked_admission_over_rest(world: World) -> None:
 
 
 def test_v6_over_rest(world: World) -> None:
-    """1 MB from rank to rank on two servers of four."""
+    """1 MB between every pair of ranks on two servers of four GPUs."""
     servers = [{"id": name, "free_gpus": 4} for name in ("a", "b")]
     body = {"gpus": 8, "layers": 1, "tokens_per_rank": 1000, "hidden": 4000, "servers": servers}
     (answer,) = ask(world, "placement", body | {"rates": V6_RATES})

@@ -1,4 +1,4 @@
-"""Wherever somebody gives a name, one that deceives is refused, and the field is named."""
+"""Deceptive names are refused in every field that takes a name, and the error names the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error is an RFC 9457 problem document, wherever it arises."""
+"""Every error is an RFC 9457 problem document."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_agents_get_503_while_the_database_is_away(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("path", ["/api/v1/jobs/", "/agent/v1/report", "/jobs/"])
 def test_database_errors_outside_views_give_503(path: str) -> None:
-    """Such as where a session is read, before any view is asked."""
+    """For example, when a session is read before any view runs."""
     try:
         raise OperationalError("connection refused")
     except OperationalError:

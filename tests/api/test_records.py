@@ -1,4 +1,4 @@
-"""What was seen of a job: metrics, logs and files, in order and in bounded pieces."""
+"""Records of a job: metrics, logs and files, in order and in bounded pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's recoveries and recovery points as the API, the SDK's types and the monitoring system tell them."""
+"""A job's recoveries and recovery points in the API, the SDK's types and the monitoring system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.factories import CheckpointFactory
 
 @pytest.fixture
 def recovery(world: World) -> Recovery:
-    """A server was lost ten seconds before it trained again, three iterations back."""
+    """Return a recovery: a server was lost ten seconds before training resumed three iterations back."""
     now = timezone.now()
     found: Recovery = Recovery.objects.create(
         job=world.job,

@@ -1,6 +1,6 @@
-"""Generated requests over the whole API: no 5xx, nothing that the OpenAPI document does not say.
+"""Generated requests over the whole API cause no 5xx and only documented answers.
 
-Half of the identifiers are real ones, so that requests get behind the first 404.
+Half of the identifiers exist, so that requests get past the first 404.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A submission asks the database little, and holds what its quotas count."""
+"""A submission takes few statements and locks the rows that its quotas count."""
 
 from __future__ import annotations
 

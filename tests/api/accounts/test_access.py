@@ -1,4 +1,4 @@
-"""Every address, tried by everyone: a stranger must not learn that it exists, a viewer must not change it.
+"""Every address with every role: a stranger must not learn that it exists, and a viewer must not change it.
 
 The table is checked against the URL resolver: an address without a line here fails.
 """
@@ -35,7 +35,7 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class Line:
-    """One method of one address. ``allowed`` are the statuses that those who may can get."""
+    """One method of one address. ``allowed``: the statuses for permitted callers."""
 
     name: str
     method: str
@@ -191,7 +191,7 @@ PEOPLE = ("owner", "colleague", "viewer", "stranger", "operator")
 
 
 def address(world: World, name: str) -> str:
-    """The address of the project's own object."""
+    """Return the address of the project's own object."""
     arguments: dict[str, dict[str, Any]] = {
         "project": {"name": "vision"},
         "project-archive": {"name": "vision"},
@@ -252,7 +252,7 @@ def address(world: World, name: str) -> str:
 
 
 def deployed(world: World, *, with_token: bool) -> dict[str, Any]:
-    """Deploy a completed job, unless that was done; return the arguments of its addresses."""
+    """Deploy a completed job once; return the arguments of its addresses."""
     if not Deployment.objects.filter(pk=world.deployed.get("deployment_id")).exists():
         owner = world.client(world.owner)
         made = owner.post(DEPLOYMENTS, body(world, completed_job(world)), format="json").json()

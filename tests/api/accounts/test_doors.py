@@ -1,4 +1,4 @@
-"""Guessing passwords at every door, and the headers that bind browsers."""
+"""Password guessing at every login, and the security headers for browsers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def few_failures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def knock(door: str, username: str, password: str = "wrong", **more: Any) -> Any:
-    """One attempt; the admin's door leads to the page's."""
+    """Try one login; the admin redirects to the login page."""
     body = {"username": username, "password": password}
     if door.startswith("/api/"):
         return APIClient().post(door, body, format="json", **more)

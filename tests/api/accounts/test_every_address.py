@@ -1,5 +1,4 @@
-"""Whatever is sent to whichever address of the three processes, an error is a problem document and never
-HTML."""
+"""For any request to any address of the three processes, an error is a problem document and never HTML."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ BODIES = {
 
 
 def addresses(process: str) -> Iterator[str]:
-    """An example of each address that programs call."""
+    """Return an example of each address of the programming interfaces."""
     for path in patterns(import_module(URLS[process]).urlpatterns, "/"):
         if path.startswith(FOR_PROGRAMS):
             yield path
@@ -46,7 +45,7 @@ def patterns(found: list[Any], prefix: str) -> Iterator[str]:
 
 
 def example(pattern: Any) -> str:
-    """An address that the pattern takes."""
+    """Return an address that matches the pattern."""
     matched = pattern.pattern
     route = getattr(matched, "_route", None)
     if route is None:  # the streams' regular expressions

@@ -1,4 +1,4 @@
-"""People are asked before they belong to a project, and asking tells nothing about names."""
+"""Membership needs the invitee's consent, and invitations reveal no user names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Projects are bounded in number and in sum, and are closed by rules."""
+"""The number of projects is limited, and projects are archived and deleted by rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging in, tokens, projects and their members."""
+"""Login, tokens, projects and their members."""
 
 from __future__ import annotations
 

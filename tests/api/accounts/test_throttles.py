@@ -1,4 +1,4 @@
-"""How many requests may come in a while: each is counted, whatever comes beside it."""
+"""Request rates: every request is counted, also concurrent ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asked(rf: Any) -> Request:
 
 
 def make_older(seconds: float) -> None:
-    """Let the requests that were counted so far have come so much earlier."""
+    """Move the requests counted so far into the past."""
     client = redis_client()
     for key in client.keys("punctual:throttle_*"):
         client.register_script(_MAKE_OLDER)(keys=[key], args=[seconds])

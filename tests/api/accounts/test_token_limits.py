@@ -1,4 +1,4 @@
-"""What a token opens: scopes at every address, projects, and what tokens may do to tokens."""
+"""Token limits: scopes of every address, projects, and what tokens may do to tokens."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OPEN_TO_ANY = {("me", "get")}
 
 
 def needed(line: Line) -> str | None:
-    """The scope that the table asks for."""
+    """Return the scope in the table."""
     if (line.name, line.method) in OPEN_TO_ANY:
         return None
     if line.who == OPERATORS:
@@ -62,13 +62,13 @@ def needed(line: Line) -> str | None:
 
 
 class TokenClient(APIClient):
-    """A client that knows its token's row."""
+    """A client with the row of its token."""
 
     token: ApiToken
 
 
 def client_of(user: User, **limits: Any) -> TokenClient:
-    """A client with a fresh token of the person, limited as told."""
+    """Return a client with a fresh token of the person, with these limits."""
     token = make.ApiTokenFactory.create(user=user, **limits)
     client = TokenClient()
     client.credentials(HTTP_AUTHORIZATION=f"Bearer pt_secret_{int(token.prefix.removeprefix('pt_')):06d}")

@@ -1,4 +1,4 @@
-"""Accounts: operators make them, close them and reset their passwords."""
+"""Accounts: operators create and disable them and reset their passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions with experts are recognised by their source, which is never executed."""
+"""Functions with experts are recognised from their source, which is never executed."""
 
 from __future__ import annotations
 

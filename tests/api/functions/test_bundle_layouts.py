@@ -1,4 +1,4 @@
-"""Archives as Finder, GitHub and Windows make them: the platform and the agent understand them alike."""
+"""Archives made by Finder, GitHub and Windows are read alike by platform and agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_WINDOWS = [("Thumbs.db", b"\xd0\xcf"), ("desktop.ini", "[.ShellClassInfo]\r\n
 
 
 def unpacked(content: bytes, entry: str, folder: Path) -> set[str]:
-    """The files that a worker finds."""
+    """Return the files that a worker finds."""
     (folder / "bundle").write_bytes(content)
     unpack_bundle(folder / "bundle", entry, folder / "out")
     return {str(path.relative_to(folder / "out")) for path in (folder / "out").rglob("*") if path.is_file()}
@@ -90,7 +90,7 @@ def test_the_function_is_found_and_unpacked_where_it_was_found(
 
 
 def test_an_entry_with_the_folder_still_names_the_file_in_it(tmp_path: Path) -> None:
-    """As functions were stored before their top folder was seen through."""
+    """Functions were stored with such entries before their top folder was removed."""
     content = zipped(("shapes/train.py", SOURCE), ("shapes/helper.py", HELPER))
     assert facts(content, entry="shapes.train:Classifier").entry == "shapes.train:Classifier"
     kept = {"shapes/train.py", "shapes/helper.py"}
@@ -103,7 +103,7 @@ def test_an_entry_that_means_two_files_is_refused() -> None:
 
 
 def test_names_of_finder_are_read_in_one_spelling(tmp_path: Path) -> None:
-    """It writes decomposed UTF-8 and does not say so: Python would not find the module."""
+    """Finder writes decomposed UTF-8 without the flag; Python would not find the module."""
     name = unicodedata.normalize("NFD", "modèle.py")
     content = bytearray(zipped((name, SOURCE)))
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
@@ -133,7 +133,7 @@ def test_two_spellings_of_one_path_are_refused() -> None:
 
 
 def test_litter_is_not_unpacked_however_large_it_is() -> None:
-    """It does not count as files either: Finder writes one beside each."""
+    """It does not count as files either: Finder writes one entry per file."""
     bomb = ("__MACOSX/._zeros", b"\0" * (20 * 1024 * 1024))
     many = [(f"__MACOSX/._{number}", b"") for number in range(40)]
     data = [(f"{number}.txt", b"") for number in range(40)]

@@ -1,4 +1,4 @@
-"""Uploads that are no training function: each gets a precise answer. Nothing is ever executed."""
+"""Invalid uploads are refused with a precise reason; bundle code is never executed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def encrypted() -> bytes:
 
 
 def lying_about_its_size() -> bytes:
-    """A zip whose headers say that ten megabytes of zeros are ten bytes."""
+    """Return a zip whose headers claim ten bytes for ten megabytes of zeros."""
     content = bytearray(zipped(("train.py", SOURCE), ("zeros.bin", b"\0" * (10 * 1024 * 1024))))
     at = content.rindex(b"PK\x01\x02") + 24
     content[at : at + 4] = struct.pack("<I", 10)
@@ -192,12 +192,12 @@ def test_function_class_is_found_in_a_single_file() -> None:
 
 
 def neutral(names: Iterable[str]) -> str:
-    """The source with these names in its ``speed_neutral``."""
+    """Return the source with these names in its ``speed_neutral``."""
     return SOURCE.replace('{"learning_rate", "momentum"}', repr(sorted(names)))
 
 
 def declaring(worker_counts: str) -> str:
-    """The function with these numbers of workers."""
+    """Return the function with these numbers of workers."""
     line = f"    worker_counts = {worker_counts}\n"
     return SOURCE.replace("    speed_neutral", f"{line}    speed_neutral", 1)
 
@@ -334,7 +334,7 @@ def test_reading_in_a_subprocess_gives_the_same_result() -> None:
     ],
 )
 def test_costly_source_is_refused_without_using_server_memory(literal: str) -> None:
-    """1.5 MB of list literals took 1.8 GB of the process that served, of which 851 MB stayed."""
+    """In the server's process 1.5 MB of list literals took 1.8 GB, of which 851 MB stayed."""
     before = resident_bytes()
     with pytest.raises(BundleError) as caught:
         apart(f"{SOURCE}\nx = {literal}\n".encode())

@@ -1,4 +1,4 @@
-"""Uploading functions: content-addressed, all or nothing, and bounded while the bytes arrive."""
+"""Uploads of functions are content-addressed, atomic, and limited while bytes arrive."""
 
 from __future__ import annotations
 
