@@ -1,1 +1,1 @@
-"""Lending: its rule, its forecasters, its orders on a living control plane, its tables."""
+"""Lending: its rule, its forecasters, its orders on a running control plane, its tables."""

@@ -1,4 +1,4 @@
-"""The demo's beginning: its people, and servers at home in training and in an inference cluster."""
+"""The demo's initial users and its servers in training and in an inference cluster."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Usage, forecasts and history of lending are kept for ninety days, like the rest of what is kept for a
-time."""
+"""Usage, forecasts and lending history are deleted after ninety days."""
 
 from __future__ import annotations
 

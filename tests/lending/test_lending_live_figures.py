@@ -1,5 +1,4 @@
-"""What the benchmark of live lending adds up: hours lent and used, and reclaims that came before they were
-needed."""
+"""Sums of the live lending benchmark: hours lent and used, and reclaims made before they were needed."""
 
 from __future__ import annotations
 

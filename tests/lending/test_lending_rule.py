@@ -1,4 +1,4 @@
-"""What the inference cluster lends, asks back and lacks (spec 2.2)."""
+"""Loans, reclaims and shortfall of the inference cluster (spec 2.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster, its people and its servers, as on the control plane without lending."""
+"""The cluster, users and servers of the control-plane tests without lending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders as an inference scheduler gives them, and where servers and jobs are then."""
+"""Orders of an inference scheduler, and the resulting places of servers and jobs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ask_back(inference: InferenceCluster, count: int, **changes: Any) -> Reclaim
 
 
 def known_on_eight(job: Job) -> None:
-    """Let the job's speed on eight GPUs be known, which were never free at once when it was measured."""
+    """Add the job's speed on eight GPUs, which were never free together when it was measured."""
     assert job.curve is not None
     CurveLevel.objects.get_or_create(curve=job.curve, gpus=8, defaults={"iterations_per_second": SPEED[8]})
 
@@ -57,7 +57,7 @@ def servers_of(job: Job) -> set[str]:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """Roll back what is done inside, so that a test can try something else from the same state."""
+    """Roll the block back, so that a test can try alternatives from one state."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)

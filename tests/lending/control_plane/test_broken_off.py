@@ -1,5 +1,4 @@
-"""A server is asked back while a job is still on its way onto it: what was only being prepared is broken
-off."""
+"""A server is reclaimed while a job prepares to use it: the preparation is cancelled."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def events(job: Job) -> list[str]:
 
 
 def about_to_grow(inference: InferenceCluster, owned: SimulatedAgent, borrowed: Pair, submit: Submit) -> Job:
-    """A job that trains on its cluster's server, whose growth onto a borrowed one is decided and not obeyed
-    yet."""
+    """Return a job on its cluster's server with a decided growth that agents have not obeyed yet."""
     job = submit("best_effort", iterations=1_000_000)
     settle(owned, *borrowed)
     known_on_eight(job)

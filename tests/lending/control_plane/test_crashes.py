@@ -1,5 +1,5 @@
-"""Lending survives an end at any statement, and random life: a server goes home only when nothing runs there
-(spec 6.5 to 6.7)."""
+"""Lending survives a crash at any statement and random sequences of steps: a server returns only without
+workers (spec 6.5 to 6.7)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ MOST_STATEMENTS = 400
 
 
 class Died(BaseException):
-    """The process is gone: nothing may catch this."""
+    """The process died; no handler may catch this."""
 
 
 @contextmanager
 def dying_before(statement: int) -> Iterator[None]:
-    """End the process, as it were, before its n-th statement."""
+    """Raise before the n-th statement, like a process that dies there."""
     executed = 0
 
     def execute(run: Callable[..., Any], *arguments: Any) -> Any:
@@ -51,7 +51,7 @@ def dying_before(statement: int) -> Iterator[None]:
 
 
 def died(action: Callable[[], Any], statement: int) -> bool:
-    """Whether the action did not come to its end."""
+    """Return whether the action was cut short."""
     try:
         with dying_before(statement):
             action()
@@ -93,7 +93,7 @@ def ask_back(inference: InferenceCluster, order_id: UUID) -> None:
 def test_crash_before_any_statement_of_a_loan_or_reclaim_is_repaired(
     inference: InferenceCluster, every: int
 ) -> None:
-    """Each step dies before its n-th statement and is done again: the outcome is always that of one order."""
+    """Each step dies before its n-th statement and is repeated; the outcome is that of a single order."""
     for statement in range(1, MOST_STATEMENTS, every):
         LendingEvent.objects.all().delete()
         loan, reclaim = uuid4(), uuid4()
@@ -169,7 +169,7 @@ def test_returned_server_has_no_worker_after_any_starts_and_stops(
 
 
 class _Life:
-    """Jobs that come and go on two servers of an inference cluster, beside its orders."""
+    """Jobs that start and stop on two servers of an inference cluster, beside its orders."""
 
     def __init__(self, inference: InferenceCluster) -> None:
         self.inference = inference
@@ -194,7 +194,7 @@ class _Life:
         )
 
     def start(self, number: int) -> None:
-        """A job of one or two GPUs on the servers that may be used."""
+        """Start a job of one or two GPUs on usable servers."""
         usable = [server for server in Server.objects.all() if server.usable()]
         taken = Assignment.objects.exclude(state=AssignmentState.RELEASED).values_list("gpu_id", flat=True)
         free = [gpu for server in usable for gpu in server.gpus.all() if gpu.pk not in set(taken)]
@@ -204,7 +204,7 @@ class _Life:
             )
 
     def stop(self, number: int) -> None:
-        """A job is told to go; its workers are there until the agent says otherwise."""
+        """Stop a job; its workers remain until the agent reports their end."""
         held = Assignment.objects.filter(state=AssignmentState.HELD).first()
         if held is not None:
             held.generation.state, held.generation.goal = GenerationState.RETIRED, "stop"
@@ -225,7 +225,7 @@ class _Life:
         assert not Server.objects.filter(lending_state=LendingState.INFERENCE, pk__in=busy).exists()
 
     def end(self) -> None:
-        """Once everybody has gone, every order comes to its end."""
+        """Check that every order completes once all jobs have ended."""
         for _ in range(10):
             self.stop(0)
             self.clear(0)

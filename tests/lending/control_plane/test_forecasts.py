@@ -1,5 +1,4 @@
-"""Usage, forecasts and trainings of forecasters: the platform works without a model, and asks back ahead with
-one."""
+"""Usage, forecasts and training of forecasters: lending works without a model and reclaims ahead with one."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ def report(inference: InferenceCluster, usage: list[float], *, ends_at: datetime
 
 
 def wave(days: float) -> list[float]:
-    """A smooth day after another."""
+    """Return a smooth usage curve that repeats daily."""
     return [0.5 + 0.3 * float(np.sin(2 * np.pi * step / 288)) for step in range(round(288 * days))]
 
 

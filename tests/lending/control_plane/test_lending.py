@@ -1,5 +1,4 @@
-"""Servers of an inference cluster go on loan and come home: orders, whitelists and what jobs notice (Lyra
-section 3.3)."""
+"""Loans and returns of inference servers: orders, whitelists, and the effects on jobs (Lyra section 3.3)."""
 
 from __future__ import annotations
 
@@ -345,7 +344,7 @@ def test_a_server_keeps_its_home_when_its_agent_enrols_again(
 
 
 def lent_with(inference: InferenceCluster, name: str) -> Server:
-    """A server on loan with four GPUs."""
+    """Return a server on loan with four GPUs."""
     server: Server = InferenceServerFactory.create(
         name=name, inference_cluster=inference, lending_state=LendingState.ON_LOAN, whitelist="training"
     )
@@ -353,7 +352,7 @@ def lent_with(inference: InferenceCluster, name: str) -> Server:
 
 
 def training_on(*gpus: Any, flexible: int = 0, **fields: Any) -> Job:
-    """A job that trains on these GPUs, the last of which are marked as flexible."""
+    """Return a job that trains on these GPUs, the last of which are marked as flexible."""
     generation = GenerationFactory.create(
         gpus=list(gpus), master_server=gpus[0].server, world_size=len(gpus), job__state="running",
         job__curve=ScalingCurveFactory.create(), **fields,

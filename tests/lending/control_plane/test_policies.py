@@ -1,5 +1,5 @@
-"""Loans under the policies of a live cluster: who trains on borrowed servers, and that all give them back
-(Lyra section 3.7)."""
+"""Loans under each policy of a live cluster: which jobs use borrowed servers, and that all return them (Lyra
+section 3.7)."""
 
 from __future__ import annotations
 

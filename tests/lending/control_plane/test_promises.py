@@ -1,5 +1,4 @@
-"""A promised job takes borrowed GPUs of its own kind for as long as they are there, and none of its promise
-rests on them."""
+"""A promised job uses borrowed GPUs of its own kind, and its promise never depends on them."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ Submit = Callable[..., Job]
 def on_owned_servers(
     owned: SimulatedAgent, borrowed: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
 ) -> Job:
-    """A promised job with time to spare on its cluster's own server."""
+    """Return a promised job with time to spare on its cluster's own server."""
     job = submit("slo", seconds=36_000, iterations=1_000_000)
     settle(owned, *borrowed)
     job.refresh_from_db()
@@ -43,7 +42,7 @@ def about_to_grow(
     borrowed: tuple[SimulatedAgent, SimulatedAgent],
     submit: Submit,
 ) -> Job:
-    """The same, with its growth onto a borrowed server decided and not obeyed yet."""
+    """Return that job with a decided growth onto a borrowed server that agents have not obeyed yet."""
     job = on_owned_servers(owned, borrowed, submit)
     lend(inference, "serving-1")
     run_planner("test")
@@ -58,7 +57,7 @@ def promised(
     borrowed: tuple[SimulatedAgent, SimulatedAgent],
     submit: Submit,
 ) -> Job:
-    """A promised job with time to spare that has grown onto a server on loan."""
+    """Return a promised job with time to spare that has grown onto a loaned server."""
     job = on_owned_servers(owned, borrowed, submit)
     lend(inference, "serving-1")
     settle(owned, *borrowed)

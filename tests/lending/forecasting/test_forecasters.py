@@ -1,4 +1,4 @@
-"""What every forecaster has in common, the first day, gaps, and what is stored."""
+"""Properties of every forecaster: the first day, gaps, and storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROW = DAYS[:10]
 
 
 def quick(name: str) -> Forecaster:
-    """A forecaster that learns for two epochs at most."""
+    """Return a forecaster that trains for at most two epochs."""
     return LongShortTermMemory(training=Training(epochs=2)) if name == "lstm" else make_forecaster(name)
 
 
@@ -90,11 +90,11 @@ def test_nothing_learned_is_nothing_to_store() -> None:
 
 
 class Stopped(Exception):
-    """The operator stops a training."""
+    """Raised when the operator stops a training."""
 
 
 def stop_at(epoch: int) -> Progress:
-    """A progress callback that raises at an epoch."""
+    """Return a progress callback that raises at an epoch."""
 
     def progress(done: int, epochs: int) -> None:
         assert 0 <= done < epochs
@@ -175,7 +175,7 @@ def test_a_forecast_is_a_share_of_gpus(learned: list[Forecaster], window: list[f
 
 
 def test_forecasting_without_the_network_does_not_import_pytorch() -> None:
-    """The orchestrator's processes stay small."""
+    """This keeps the orchestrator's processes small."""
     code = (
         "import sys; from lending.forecasting.registry import make_forecaster; make_forecaster('ridge'); "
         "import lending.forecasting.evaluation, lending.forecasting.rolling; sys.exit('torch' in sys.modules)"

@@ -1,5 +1,4 @@
-"""The recurrent network: its gradients, its accuracy on the daily curve, and what it leaves alone (spec
-2.2)."""
+"""The recurrent network: its gradients, its accuracy on the daily curve, and its side effects (spec 2.2)."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from simulation.inference.daily_curve import DailyCurve, daily_usage
 
 
 def loss_of(network: UsageNetwork, windows: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """What is minimised."""
+    """Return the loss that training minimises."""
     return torch.nn.functional.mse_loss(network(windows), following)
 
 
