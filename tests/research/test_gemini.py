@@ -28,7 +28,8 @@ whole = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """All figures but the promises, whose runs take a minute; `test_recovery_from_memory` has such runs."""
+    """Return all figures but the promises, whose runs take a minute; `test_recovery_from_memory` covers
+    these."""
     folder = tmp_path_factory.mktemp("gemini")
     only = ",".join(name for name in FIGURES if name != "promises")
     call_command(
@@ -199,7 +200,7 @@ def test_without_memory_points_failures_load_durable_storage():
 
 
 def test_loss_of_both_copies_falls_back_to_durable_storage():
-    """So many failures that both of a pair go within one recovery."""
+    """With this failure rate both servers of a pair fail within one recovery."""
     record = run(machines=2, hardware_share=1.0, failures_a_day=40.0, days=20.0)
     assert record.tiers[Tier.DURABLE] > 0
     assert record.during_recovery > 0

@@ -1,4 +1,4 @@
-"""Five servers keep each other's state in pairs: which two of them may be lost at once, with real stores."""
+"""Five servers keep each other's state in pairs: which two may be lost together, with real stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def servers(tmp_path: Path) -> Iterator[list[Server]]:
 
 
 def keep_a_point(servers: list[Server], placement: Placement) -> None:
-    """Rank r's worker, on server r, has a version that is whole there and at its peers."""
+    """Store a complete version of rank r, on server r and its peers."""
     for rank, server in enumerate(servers):
         peers = [servers[holder].as_peer for holder in placement.holders[rank][1:]]
         keep = [owner for owner in range(MACHINES) if rank in placement.holders[owner][1:]]
@@ -36,15 +36,14 @@ def keep_a_point(servers: list[Server], placement: Placement) -> None:
 
 
 def lose(servers: list[Server], seconds: float) -> None:
-    """Servers that are lost are fenced: their stores give nothing any more. Negative: they are back."""
+    """Fence these servers: their stores answer no reads. Negative: restore them."""
     for server in servers:
         server.lease -= seconds
         server.tell()
 
 
 def found_by(servers: list[Server], placement: Placement, lost: set[int], generation: int) -> list[set[int]]:
-    """What the ranks of a new generation find of each rank: at their own server, if it is there, or at the
-    holders that another one asks."""
+    """Return the shards of each rank that a new generation finds, on its own server or at the holders."""
     there = [rank for rank in range(MACHINES) if rank not in lost]
     found = []
     for rank in range(MACHINES):

@@ -1,5 +1,4 @@
-"""Recovery points: sources (G3), slots, and that no random course of events recovers an incomplete
-version."""
+"""Recovery points: sources (G3) and slots; no random sequence of events recovers an incomplete version."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ def test_a_failure_of_processes_moves_no_byte():
 
 
 def test_incomplete_third_checkpoint_resumes_from_the_second():
-    """A failure at iteration 310, checkpoints every 100, the third is not complete: resume from 200."""
+    """A failure at iteration 310 with a checkpoint every 100 and an incomplete third one resumes from 200."""
     placement = place(2, 2)
     kept = [
         KeptState(owner, holder, (Slot(200, True), Slot(300, (owner, holder) != (1, 0))))
@@ -112,7 +111,7 @@ def test_protection_is_full_degraded_or_none_by_group():
 
 
 def slot_to_write(slots, committed):
-    """The slot that a store writes over next."""
+    """Return the slot that a store overwrites next."""
     kept = [
         holdings.Slot(
             version=holdings.Version(slot.version, 0, 0, Checksums((), ""), 0.0) if slot.complete else None
@@ -123,12 +122,12 @@ def slot_to_write(slots, committed):
 
 
 def may_begin(last_begun, committed):
-    """Whether an owner may begin to send another version: the last one that it began is committed."""
+    """Return whether an owner may send another version: its last one is committed."""
     return last_begun is None or (committed is not None and committed >= last_begun)
 
 
 def committed_version(done, owners):
-    """The newest version that every owner reported done; None while somebody reported none."""
+    """Return the newest version that every owner has completed; None before that."""
     return min(done.values()) if len(done) == owners else None
 
 
@@ -140,8 +139,8 @@ def test_the_slot_with_the_committed_version_is_never_written():
 
 
 class Protocol(RuleBasedStateMachine):
-    """Owners that send versions at their own pace, copies that arrive in any order or never, machines that
-    die."""
+    """Owners that send versions at their own pace, copies that arrive late or never, and machines that
+    fail."""
 
     @initialize(machines=st.integers(1, 5), replicas=st.integers(1, 3))
     def begin(self, machines, replicas):

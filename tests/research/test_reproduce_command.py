@@ -1,4 +1,4 @@
-"""The whole way of `manage.py reproduce elasticflow`, on a trace of six jobs."""
+"""`manage.py reproduce elasticflow` from start to report, on a trace of six jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What determines a result, and making results: resumed, interrupted, failing, in several processes."""
+"""Digests of results, and runs that are resumed, interrupted, failing or parallel."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_another_policy_may_change_without_making_results_old():
 
 
 def test_code_digest_covers_a_papers_own_results_module_only():
-    """Each paper's own module of results, and no other paper's. Planners' papers keep none: they compute."""
+    """It covers the results module of its own paper. Papers about planners compute and store no results."""
     keep = [paper for paper in PAPERS if find_spec(f"research.{paper}.results")]
     assert {"elasticflow", "lyra", "gemini"} <= set(keep)
     for paper in keep:

@@ -1,4 +1,4 @@
-"""`manage.py reproduce zen`: every row beside what was published, and a training that loses gradients."""
+"""`manage.py reproduce zen`: every row beside the published value, and a training that loses gradients."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def test_every_published_value_has_a_row_and_every_deviation_a_cause(found):
 
 
 def test_nothing_that_is_compared_was_fitted_to_itself():
-    """Each model's computing is fitted to one ratio, and betas to one each; all other claims are found."""
+    """Compute time is fitted to one ratio per model and each beta to one value; all other claims are
+    results."""
     claims = {(name, rival, testbed) for name, rival, testbed, _, _ in training.CLAIMS}
     fitted = {(name, Scheme.DENSE, testbed) for name, (testbed, _) in model.FITTED_TRAINING.items()}
     assert fitted < claims

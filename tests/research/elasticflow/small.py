@@ -57,7 +57,7 @@ def traces(folder: Path) -> Path:
 
 
 def result(met: int, slo_jobs: int, **facts: Any) -> RunResult:
-    """A result that says so many jobs were on time, and the rest late."""
+    """Return a result with this many jobs on time and the others late."""
     summary = {
         "deadlines_met": met,
         "slo_jobs": slo_jobs,

@@ -1,4 +1,4 @@
-"""The report's arithmetic against the published values: ratios, both means of Figure 8(b), bands."""
+"""The report's arithmetic against published values: ratios, both means of Figure 8(b), bands."""
 
 from __future__ import annotations
 

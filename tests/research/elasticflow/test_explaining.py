@@ -1,4 +1,4 @@
-"""A value beyond its band is explained by causes that its own figures speak for, and by no others."""
+"""A value beyond its band is explained only by causes that its own figures support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures on results made by hand: tables, checks over all runs, and where every vector is tested."""
+"""Figures from results made by hand: tables, checks over all runs, and the tests of every vector."""
 
 from __future__ import annotations
 

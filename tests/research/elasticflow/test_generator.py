@@ -1,5 +1,4 @@
-"""The published generator drawn again: the same jobs every time, in its distributions, and Figure 10's to the
-second."""
+"""The published generator gives the same jobs every time, its distributions, and Figure 10 to the second."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def with_public_data():
 
 @pytest.mark.parametrize("policy", ["edf_artifact", "tiresias"])
 def test_figure_10_matches_the_published_makespan_and_deadlines(policy):
-    """Nothing of its jobs is drawn without a seed, and these two policies are deterministic."""
+    """Its jobs are all drawn from a seed, and these two policies are deterministic."""
     series = {"edf_artifact": "EDF", "tiresias": "Tiresias"}[policy]
     result = replace(fig10.BASE, policy=policy).run()
     assert fig10.makespan_hours(result) == pytest.approx(FIGURE_10[MAKESPAN][series], abs=0.05)

@@ -1,4 +1,4 @@
-"""`manage.py reproduce lyra`: ratios with intervals, what must hold, and the way through the command."""
+"""`manage.py reproduce lyra`: ratios with intervals, required relations, and the command."""
 
 from __future__ import annotations
 
