@@ -1,4 +1,4 @@
-"""A day with all nine systems, and with each one switched off: small, on a virtual clock."""
+"""A small simulated day with all nine systems, and with each one switched off."""
 
 from __future__ import annotations
 

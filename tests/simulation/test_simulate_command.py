@@ -1,5 +1,4 @@
-"""`manage.py simulate` as a person runs it: in a process of its own, without database, broker or
-variables."""
+"""`manage.py simulate` in its own process, without database, broker or environment variables."""
 
 from __future__ import annotations
 

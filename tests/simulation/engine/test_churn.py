@@ -1,4 +1,4 @@
-"""A long job beside short promises that come and go: it is rescaled where that pays, and only there."""
+"""A long job beside a stream of short promises is rescaled only where that pays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ON_FOUR_SECONDS = WORK / 4
 
 
 def beside_short_jobs(first_at: float, every: float, count: int = 90) -> JobOutcomes:
-    """A long promised job, and short ones that need one GPU of eight for most of their time."""
+    """Return a long promised job, and short ones that need one of eight GPUs most of the time."""
     at = [first_at + every * number for number in range(count)]
     short = [Job(time, 55.0, time + 130.0, LINEAR) for time in at]
     long = Job(0.0, WORK, 7200.0, LINEAR)
@@ -28,7 +28,7 @@ def beside_short_jobs(first_at: float, every: float, count: int = 90) -> JobOutc
 
 @pytest.mark.parametrize("first_at", [30.0, 1030.0])
 def test_growth_that_is_soon_taken_back_is_left(first_at: float) -> None:
-    """Twenty seconds on eight GPUs win less than the pauses of growing and shrinking cost."""
+    """Twenty seconds on eight GPUs gain less than the pauses of growing and shrinking cost."""
     jobs = beside_short_jobs(first_at, 60.0)
     assert jobs.rescales[0] <= 20
     assert jobs.pause_seconds[0] <= 0.05 * jobs.completed_at[0]
@@ -42,7 +42,7 @@ def test_growth_that_lasts_is_made_each_time() -> None:
 
 
 def test_the_job_grows_again_once_gpus_stay_idle() -> None:
-    """Nothing happens after the last short job but that time passes."""
+    """No event follows the last short job; only time passes."""
     jobs = beside_short_jobs(30.0, 60.0, count=20)
     last = jobs.completed_at[1:].max()
     done = 4 * last

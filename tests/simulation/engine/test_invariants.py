@@ -1,4 +1,4 @@
-"""Where a job may sit: what the simulator's invariant on places allows."""
+"""Places that the simulator's invariant allows a job."""
 
 from __future__ import annotations
 

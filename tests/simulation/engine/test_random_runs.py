@@ -1,4 +1,4 @@
-"""Random small clusters with all kinds of events: the invariants hold after each, and promises are kept."""
+"""Random small clusters with all kinds of events: invariants hold after each event, and promises are kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(world: World) -> RunOutcome:
 
 
 def policies(kind: str) -> list[str]:
-    """Borrowed servers are the default policy's alone."""
+    """Return the policies of a run; only the default policy uses borrowed servers."""
     return ["punctual"] if kind.startswith("loans") else ["punctual", "elasticflow"]
 
 

@@ -1,4 +1,5 @@
-"""Lost servers with points in memory: what a job falls back to, and what promises keep for it."""
+"""Lost servers with recovery points in memory: the state that a job resumes from, and the slack of
+promises."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def run(jobs: list[Job], *happenings: Happening, servers: int = 3, **more: objec
 
 
 def test_a_lost_server_costs_less_than_two_iterations() -> None:
-    """On 4 GPUs 4 iterations a second: 150 and a half are done when the server goes, 149 are kept."""
+    """Four iterations a second on four GPUs: 150.5 are done when the server is lost, and 149 are kept."""
     outcome = run([Job(0, 400, curve=ON_FOUR)], lost(37.625, 0))
     # 5 s pass until the server is fenced. In durable storage alone 30 s of work would be safe.
     assert outcome.jobs.completed_at[0] == pytest.approx(42.625 + (400 - 149) / 4.0)
@@ -51,7 +52,7 @@ def test_a_job_on_two_servers_survives_either_and_not_both() -> None:
 
 
 def test_a_server_that_keeps_a_copy_takes_the_state_along() -> None:
-    """The job's own server is lost, then, before the job trains again, the one that kept its copy."""
+    """The job's own server is lost, and then, before training resumes, the one with its copy."""
     jobs = [Job(0, 400, curve=ON_FOUR)]
     both = run(jobs, lost(37.0, 0), lost(39.0, 1))
     assert both.counts["recoveries_from_durable"] == 1
@@ -67,8 +68,8 @@ def test_a_second_loss_after_the_job_trains_again_is_another_recovery() -> None:
 
 
 def test_recovery_from_memory_does_not_postpone_durable_states() -> None:
-    """8 s after its start a job goes on from memory. 2 s after that its state is due to be stored, and that
-    is what is left once both copies are gone."""
+    """A job resumes from memory 8 s after its start. 2 s later its state is due to be stored; that state
+    remains once both copies are lost."""
     outcome = run([Job(0, 400, curve=ON_FOUR)], lost(8.0, 0), lost(20.0, 1), lost(21.0, 2), servers=4)
     assert outcome.counts["recoveries_from_durable"] == 1
     at_13, stored_at_15 = 31, 31 + 2 * 4
@@ -101,7 +102,7 @@ def test_promises_keep_less_for_failures_where_points_are_in_memory() -> None:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("reserve", [1, 2])
 def test_promises_survive_as_many_failures_as_they_were_made_for(seed: int, reserve: int) -> None:
-    """0 promised jobs late, with the slack that points in memory ask for."""
+    """No promised job is late with the slack for recovery from memory."""
     world = random_world(seed, failures=reserve, reserve=reserve)
     chosen = replace(world.settings, recovery=Recovery.MEMORY, replicas=reserve + 1)
     chosen = replace(chosen, reserve_slack_seconds=reserve_slack_seconds(chosen, world.workload))

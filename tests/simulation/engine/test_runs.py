@@ -1,5 +1,4 @@
-"""Whole runs whose course is known: life cycles worked by hand, pauses, failures, silence, pools,
-interruption."""
+"""Whole runs worked out by hand: life cycles, pauses, failures, silence, pools, interruption."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def run(jobs: list[Job], *happenings: Happening, **chosen: object) -> RunOutcome
 
 
 def held(outcome: RunOutcome, job: int) -> list[tuple[float, int]]:
-    """(time, GPUs) of every change of one job's GPUs."""
+    """Return (time, GPUs) of every change of one job's GPUs."""
     history = outcome.allocations
     mine = history.job == job
     return list(zip(history.time[mine].tolist(), history.gpus[mine].tolist(), strict=True))
@@ -253,7 +252,7 @@ def test_slow_hardware_breaks_a_tight_promise_without_a_margin() -> None:
 
 
 def test_expected_failures_lower_promises_and_no_real_speed() -> None:
-    """A failure costs a bit more than 11 minutes: 26 a day take a fifth of the time of a server."""
+    """A failure costs slightly more than 11 minutes: 26 a day take a fifth of a server's time."""
     tight, roomy = [Job(0, 100, 27.0, LINEAR)], [Job(0, 100, 40.0, LINEAR)]
     assert run(tight).jobs.promised == (True,)
     assert run(tight, failures_per_server_day=26.0).jobs.promised == (False,)

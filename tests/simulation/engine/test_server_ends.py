@@ -1,4 +1,4 @@
-"""Servers that leave a simulation at a known time: nobody is caught there, and no promise breaks by it."""
+"""Servers that leave a simulation at a known time: no job is on them then, and no promise breaks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OUTAGES = (HappeningKind.AGENT_SILENT, HappeningKind.AGENT_HEARD)
 
 
 def with_random_ends(seed: int, *, told_late: bool, policy: str, lending: bool) -> RunOutcome:
-    """Some servers of a small crowded cluster end while jobs are in each other's way."""
+    """Run a small crowded cluster some of whose servers end at random times."""
     world, rng = random_world(seed, policy=policy, lending=lending), Random(seed)
     pool = world.settings.pools[0]
     if lending and world.settings.sharing is not None and world.settings.sharing.lending is not None:
@@ -95,7 +95,7 @@ def test_known_ends_with_scenario_jobs_are_refused() -> None:
 
 
 def test_drawn_ends_come_as_often_as_asked_and_by_seed() -> None:
-    """With one end a server and day, a server stays beyond a day with probability 1/e."""
+    """With one end per server and day, a server stays beyond a day with probability 1/e."""
     jobs = [Job(0.0, 5.0), Job(86_400.0, 5.0, 86_400.0)]
     asked = settings("punctual", 4000, 1)
     ends = drawn_ends(1.0, asked, workload(jobs), notice_seconds=600.0)

@@ -1,4 +1,4 @@
-"""Host memory of servers and workers in simulations: what does not fit is no level, by the live rules."""
+"""Host memory in simulations: levels that do not fit are left out, by the live rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GB = 1e9
 
 
 def needing(gigabytes: dict[int, float], *jobs: Job) -> Workload:
-    """The jobs; each worker takes so much memory, by number of workers."""
+    """Return the jobs with this memory for each worker, by number of workers."""
     made = workload(jobs)
     profiles = []
     for profile in made.profiles:

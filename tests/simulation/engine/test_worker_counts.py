@@ -1,5 +1,4 @@
-"""Jobs on 3, 6 or 12 workers in simulations: what they hold, how fast they are, and that promises are
-kept."""
+"""Jobs on 3, 6 or 12 workers in simulations: GPUs held, speed, and promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small worlds to simulate: hand-made ones, and random ones with all kinds of events."""
+"""Small worlds to simulate: hand-made, or random with all kinds of events."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def settings(
 
 @dataclass(frozen=True)
 class World:
-    """Everything of one random run."""
+    """The workload, settings and events of one random run."""
 
     workload: Workload
     settings: SimulationSettings
@@ -168,7 +168,7 @@ def random_world(
 
 
 def _restless_lender(rng: Random, slot: float) -> SharingSettings:
-    """Demand that jumps between next to nothing and everything, several times a slot or once in several."""
+    """Return demand that jumps between its extremes, several times a slot or once in several slots."""
     usage = np.array([rng.choice([0.05, 0.5, 1.0]) for _ in range(4000)])
     lending = Lending(
         rng.randint(1, 4),

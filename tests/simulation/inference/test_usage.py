@@ -192,7 +192,7 @@ HELIOS = "time,total_gpu_num,running_gpu_num,pending_gpu_num\n"
 
 
 def helios(*running: float, step_minutes: int = 5) -> str:
-    """A published table with so many GPUs of 64 in use."""
+    """Return a published table with these numbers of 64 GPUs in use."""
     minutes = [index * step_minutes for index in range(len(running))]
     rows = [
         f"2020-05-01 {minute // 60:02d}:{minute % 60:02d}:00,64.0,{used},0.0\n"

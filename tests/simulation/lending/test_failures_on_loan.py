@@ -1,5 +1,4 @@
-"""A server fails while it is on loan and jobs are on it: random runs, and what becomes of the server and of
-the jobs."""
+"""Failures of loaned servers under jobs: random runs, and the fate of the server and of its jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ IN_EVERY_RUN = 20
 
 
 def instants_with_jobs_on_loan(world: World) -> list[tuple[float, int]]:
-    """When, and which borrowed server, had a job on it after a decision."""
+    """Return the times after decisions at which a borrowed server had a job, with the server."""
     found: list[tuple[float, int]] = []
 
     def watch(simulation: Simulation, pool: PoolState, answer: Answer) -> None:
@@ -38,7 +37,7 @@ def instants_with_jobs_on_loan(world: World) -> list[tuple[float, int]]:
 
 
 def world_with_a_failure_on_loan(seed: int, reserve: int) -> World | None:
-    """A random world in which a borrowed server fails under jobs; None where jobs are on none."""
+    """Return a random world in which a borrowed server fails under jobs; None if none of them has jobs."""
     world = random_world(seed, reserve=reserve, lending=True)
     chosen = Random(seed)
     instants = instants_with_jobs_on_loan(world)

@@ -1,5 +1,4 @@
-"""Nothing that must always hold is broken, whatever policy shares out the workers, with loans and reclaims
-all the time."""
+"""Invariants of every policy that shares out workers, with constant loans and reclaims."""
 
 from __future__ import annotations
 
@@ -68,7 +67,7 @@ def test_random_jobs_beside_a_restless_inference_cluster(
 def test_the_same_under_a_policy_that_searches(
     policy: str, seed: int, scenario: Scenario, method: ReclaimMethod
 ) -> None:
-    """In half the time half as many jobs get into each other's way as much."""
+    """Half as many jobs in half the time compete as much."""
     lending = Lending(6, restless_usage(seed), reclaim=method)
     check_run(policy, seed, RULES[scenario], lending, jobs=12, arriving_seconds=3000.0)
 
@@ -98,7 +97,7 @@ def test_the_same_by_other_rules_where_lyra_leaves_a_choice(
 
 
 def restless_usage(seed: int) -> UsageSeries:
-    """Servers come and go every five minutes for five hours; then all that can be lent are on loan."""
+    """Return usage that lends and reclaims every five minutes for five hours and then lends the maximum."""
     draw = np.random.default_rng([seed, 1])
     return UsageSeries("restless", "drawn", np.concatenate((draw.uniform(0, 1, 60), np.zeros(400))))
 
@@ -113,7 +112,7 @@ def check_run(
     jobs: int = 25,
     arriving_seconds: float = 6000.0,
 ) -> RunOutcome:
-    """Every job of a random run ends, and no invariant is broken on the way."""
+    """Check that every job of a random run ends and every invariant holds."""
     draw = np.random.default_rng(seed)
     workload = linear_workload(
         "random",

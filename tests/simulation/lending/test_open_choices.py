@@ -1,5 +1,5 @@
-"""Choices that Lyra leaves open, on the virtual clock: what moving costs, when scattered jobs are tried
-again, mixing jobs on one kind."""
+"""Points that Lyra leaves open, on the virtual clock: cost of moves, retries of fragmented jobs, mixing jobs
+on one kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.simulation.lending.worlds import (
 
 
 def run_with(jobs: list[Job], choices: TwoPhaseOptions, **options) -> RunOutcome:
-    """Run the jobs by other rules, with invariants checked."""
+    """Run the jobs with other options and with invariants checked."""
     settings: SimulationSettings = settings_of(jobs, **options)
     assert settings.sharing is not None
     sharing: SharingSettings = replace(settings.sharing, two_phase=choices)
@@ -51,7 +51,7 @@ def test_moving_elastic_job_pauses_and_keeps_its_progress() -> None:
 
 
 def test_job_longer_than_loans_moves_once_and_ends_on_owned_servers() -> None:
-    """Servers are lent for half an hour at a time; the job takes an hour on them, and begins anew when it is
+    """Servers are lent for half an hour at a time; the job needs an hour on them and restarts when
     preempted."""
     half_hours = usage_of(*[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1] * 8)
     job = Job(1800.0, 4, 8, fungible=True)

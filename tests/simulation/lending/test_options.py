@@ -1,4 +1,4 @@
-"""`manage.py simulate` with elastic jobs and servers on loan: what is usual, and what is refused in one line
+"""`manage.py simulate` with elastic jobs and loaned servers: defaults, and options refused in one line
 (contracts 7)."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LENT = ("--inference-servers", "4")
 
 
 def simulated(folder: Path, *arguments: str) -> dict[str, object]:
-    """The summary of a run."""
+    """Return the summary of a run."""
     call_command("simulate", *arguments, "--json", str(folder / "run.json"))
     facts: dict[str, object] = json.loads((folder / "run.json").read_text())
     return facts
@@ -90,14 +90,14 @@ OFFERED = [told for kind in (Lending, SharingSettings, ScenarioRules, TwoPhaseOp
 
 
 def other_value(told: Option) -> Any:
-    """A value of a choice that is not its usual one."""
+    """Return a value of an option that is not its default."""
     if told.kind is bool:
         return not told.usual
     return OTHER_WORDS[told.name] if told.words else OTHER_NUMBERS.get(told.name, 1)
 
 
 def test_all_lyra_choices_are_options_and_appear_in_the_report(tmp_path: Path) -> None:
-    """A choice is one line in one dataclass: nothing here names the truth values among them."""
+    """An option is one line of a dataclass; this test lists none of them."""
     given = {told.name: other_value(told) for told in OFFERED}
     flags = [
         f"--{told.offered_as.replace('_', '-')}={told.said(given[told.name])}" for told in OFFERED
@@ -122,7 +122,7 @@ def test_every_choice_reaches_the_rules_by_which_lyra_divides(told: Option) -> N
 
 
 def test_a_new_choice_is_one_line() -> None:
-    """The command line, a figure's override and the rules know it without another word."""
+    """The command line, a figure's override and the rules read it from the dataclass."""
     more = make_dataclass(
         "MoreOptions", [("spread_thin", bool, option(False, "whether workers spread"))],
         bases=(TwoPhaseOptions,), frozen=True,

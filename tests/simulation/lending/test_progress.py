@@ -1,5 +1,5 @@
-"""Elastic jobs, kinds of GPUs and preemption on the virtual clock: vectors V3, V4 and V15 to V17 of the sheet
-on Lyra."""
+"""Elastic jobs, GPU kinds and preemption on the virtual clock: vectors V3, V4 and V15 to V17 of Lyra's
+specification."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.lending.worlds import Job, completion_seconds, ranges_of, 
 
 
 class FixedSplit(SharesWorkers):
-    """Workers as given while both jobs run; whoever is left takes all it can."""
+    """Gives both jobs fixed workers while both run; the last one takes its maximum."""
 
     name = "fixed_split"
     rules = TwoPhase()
@@ -76,7 +76,7 @@ def test_v4_the_knapsack_takes_the_better_of_two_splits() -> None:
 
 @pytest.mark.parametrize(("keeps_progress", "ends_after"), [(False, 1963.0), (True, 1363.0)])
 def test_v15_a_preempted_job_waits_and_pays_for_its_restart(keeps_progress: bool, ends_after: float) -> None:
-    """Three servers are lent from 300 s on, asked back at 900 s and lent again at 1,200 s."""
+    """Three servers are lent from 300 s, reclaimed at 900 s and lent again at 1,200 s."""
     jobs = [
         Job(5000.0, 1, 1, gpus_per_worker=8),
         Job(
@@ -138,7 +138,7 @@ def test_v20_estimates_change_the_order_and_not_the_progress() -> None:
 
 
 def test_a_job_that_loses_several_servers_at_once_changes_once() -> None:
-    """Six base workers on one server, eighteen flexible ones on three others, which go back at 1,200 s."""
+    """Six base workers on one server, and eighteen flexible ones on three others that return at 1,200 s."""
     jobs = [Job(5000.0, 8, 8), Job(4000.0, 2, 8, fungible=True)]
     outcome = run(jobs, inference_servers=5, usage=usage_of(0.0, 0.0, 0.0, *[0.5] * 40))
     assert outcome.loans is not None

@@ -1,5 +1,4 @@
-"""Promises on owned servers, other work on borrowed ones too: what neither ElasticFlow nor Lyra shows
-alone."""
+"""Promises on owned servers beside other work on borrowed ones, which neither ElasticFlow nor Lyra covers."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ OWN_KIND = "A100"
 
 
 def storm(seed: int) -> UsageSeries:
-    """Demand that jumps between next to nothing and everything, so that servers are asked back at any
-    moment."""
+    """Return demand that jumps between its extremes, so that reclaims come at any time."""
     jumps = np.random.default_rng(seed).random(2000) < 0.3
     return UsageSeries("storm", "drawn at random", np.where(jumps, 1.0, 0.1))
 
@@ -39,8 +37,8 @@ def storm(seed: int) -> UsageSeries:
 def run(
     seed: int, usage: str, kind: str = "T4", trace: str = "jobs=70,mean_interarrival_seconds=700"
 ) -> RunOutcome:
-    """A busy day on four servers of eight GPUs; nearly a third of the jobs is best effort, all run on either
-    kind of GPU."""
+    """Run a busy day on four servers of eight GPUs; nearly a third of the jobs is best effort, and all run on
+    both kinds."""
     workload = load_workload(
         f"elasticflow:{trace}",
         seed=seed,
@@ -84,7 +82,7 @@ def test_no_reclaim_makes_a_promised_job_late(seed: int, usage: str, kind: str) 
 
 @pytest.mark.parametrize("seed", [24, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (10, 35))])
 def test_room_for_a_reclaim_makes_no_promised_job_late(seed: int) -> None:
-    """In these runs it did when jobs were planned anew one by one to have it."""
+    """Replanning jobs one by one to make room made promised jobs late in these runs."""
     facts = summary(run(seed, "daily", OWN_KIND, "jobs=200,mean_interarrival_seconds=900"))
     assert facts["admitted_late"] == 0
 
@@ -135,8 +133,7 @@ def test_promised_jobs_never_run_on_borrowed_servers_of_another_kind(seed: int) 
 def test_loans_keep_deadlines_and_end_best_effort_sooner(
     seeds: Sequence[int],
 ) -> None:
-    """What best effort holds in a slot decides what a newcomer can have of it, so single jobs differ either
-    way."""
+    """GPUs held by best effort affect a newcomer's plan, so single jobs differ either way."""
     without, with_loans = ([summary(run(seed, usage)) for seed in seeds] for usage in ("none", "daily"))
     met, met_without = (sum(facts["deadlines_met"] for facts in each) for each in (with_loans, without))
     assert met >= 0.99 * met_without

@@ -1,4 +1,4 @@
-"""Small clusters beside small inference clusters, for runs whose outcome can be worked out by hand."""
+"""Small clusters beside small inference clusters, for runs that can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def settings_of(
     gain: float = 1.0,
     mixing_efficiency: float = 0.7,
 ) -> SimulationSettings:
-    """A run in which nothing costs time but preemption."""
+    """Return settings of a run in which only preemption costs time."""
     lending = None
     if usage is not None:
         lending = Lending(inference_servers, usage, reclaim, forecaster=NO_FORECASTER)

@@ -1,4 +1,4 @@
-"""An operator, a store in a folder, and studies small enough to be simulated quickly."""
+"""An operator, a store in a folder, and studies that take little time."""
 
 from __future__ import annotations
 

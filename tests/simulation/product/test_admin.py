@@ -1,4 +1,4 @@
-"""Operators' staff look at studies and runs in the admin and change nothing there."""
+"""Staff can read studies and runs in the admin but change nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whatever the live cluster looked like: jobs begin on GPUs that are there, each GPU with one job, and never
-on fewer owned ones."""
+"""From any live state, simulated jobs begin on existing GPUs, one job per GPU, and never on fewer owned
+ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live cluster as something to simulate: what is in it, and that its answers agree with the live ones."""
+"""Simulations of the live cluster: its contents, and agreement with live verdicts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def state_now(**options: Any) -> LiveState:
 
 
 def outcome_of(study: SimulationStudy, store: Any, number: int = 0) -> dict[str, JobEnd]:
-    """How each job ended in a run of the study."""
+    """Return how each job ended in a run of the study."""
     run = runs_of(study)[number]
     assert execute_run(run.pk), run.error
     jobs = read_parquet(store / runs_of(study)[number].results_key).jobs

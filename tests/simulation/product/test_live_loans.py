@@ -1,5 +1,4 @@
-"""Studies of the live cluster that lend: whose GPUs, whose usage, and that jobs on borrowed servers go on
-there."""
+"""Live studies with loans: GPU kind, usage, and jobs that stay on borrowed servers."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ def outcome_of(study: SimulationStudy, store: Any, number: int) -> RunOutcome:
 
 
 def gpus_at_first(outcome: RunOutcome) -> dict[str, int]:
-    """GPUs that each job begins with, before the policy has changed anything."""
+    """Return the GPUs of each job before the first change by the policy."""
     changes = outcome.allocations
     found: dict[str, int] = {}
     for time, row, gpus in zip(
@@ -89,7 +88,7 @@ def grown(
     borrowed: Agents,  # noqa: F811 - the fixture
     submit: Submit,  # noqa: F811 - the fixture
 ) -> Job:
-    """A promised job that has grown from its own server onto one on loan of the same kind."""
+    """Return a promised job that has grown from its own server onto a loaned one of the same kind."""
     job = submit("slo", seconds=36_000, iterations=1_000_000)
     settle(owned, *borrowed)
     job.refresh_from_db()
@@ -120,7 +119,7 @@ def test_stored_live_state_keeps_its_loans(
 
 
 def check_invariants(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every simulation checks the invariants after each event from now on."""
+    """Check the invariants of all following simulations after each event."""
     made = Simulation.__init__
 
     def checked(self: Simulation, workload: Any, settings: Any, *more: Any, **options: Any) -> None:
@@ -224,7 +223,7 @@ def a_state_that_was_stored_before_servers_could_be_lent_is_still_read(state: Li
 
 
 def report(inference: InferenceCluster, usage: list[float], source: str = "measured") -> None:  # noqa: F811
-    """Samples of five minutes whose last one ends now."""
+    """Report five-minute samples, the last of which ends now."""
     now = timezone.now()
     UsageSample.objects.bulk_create(
         UsageSample(

@@ -1,5 +1,4 @@
-"""Studies that lend servers: what is asked and refused, what runs come of it, and what is told of the
-loans."""
+"""Studies with loans: accepted and refused options, the runs of a study, and notes on loans."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def started(client: APIClient, **changes: Any) -> dict[str, Any]:
 
 
 def refused(client: APIClient, **changes: Any) -> dict[str, list[str]]:
-    """What is wrong with this study, by field."""
+    """Return the errors of this study by field."""
     answer = client.post(ADDRESS, {**BODY, **changes}, format="json")
     assert answer.status_code == 400, answer.json()
     assert answer.headers["Content-Type"] == "application/problem+json"

@@ -1,4 +1,4 @@
-"""Studies that compare open with prudent newcomers, beside the most that any schedule could meet."""
+"""Studies that compare open and prudent newcomers with the upper bound of any schedule."""
 
 from __future__ import annotations
 

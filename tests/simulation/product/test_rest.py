@@ -35,7 +35,7 @@ def client(operator: User, store: Path) -> APIClient:
 
 
 def refused(client: APIClient, **changes: Any) -> dict[str, Any]:
-    """The problem document that this study is answered with."""
+    """Return the problem document that answers this study."""
     answer = client.post(ADDRESS, {**BODY, **changes}, format="json")
     assert answer.status_code == 400, answer.json()
     assert answer.headers["Content-Type"] == "application/problem+json"

@@ -1,4 +1,4 @@
-"""The life of a run: claimed, told of, cancelled, lost with its worker, and done."""
+"""The life of a run: claimed, in progress, cancelled, lost with its worker, and done."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def fresh(run: SimulationRun) -> SimulationRun:
 
 
 def expire(run: SimulationRun) -> None:
-    """Its worker has not been heard of for longer than a lease lasts."""
+    """Let the lease of the run's worker expire."""
     SimulationRun.objects.filter(pk=run.pk).update(lease_expires_at=timezone.now() - timedelta(seconds=1))
 
 
 def messages(topic: str) -> list[dict[str, Any]]:
-    """Wake-ups that were recorded and not sent."""
+    """Return the wake-ups that were recorded and not sent."""
     return list(OutboxMessage.objects.filter(topic=topic).values_list("payload", flat=True))
 
 
 @pytest.fixture
 def undelivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker is away: wake-ups stay in the outbox."""
+    """Keep wake-ups in the outbox, as without a broker."""
     monkeypatch.setattr("scheduling.services.rows.wakeups._deliver_or_log", lambda topic, payload: False)
 
 
@@ -124,7 +124,7 @@ def test_progress_is_written_during_the_run(start: Start, monkeypatch: pytest.Mo
 
 
 def slowed(monkeypatch: pytest.MonkeyPatch, condition: Callable[[], bool]) -> None:
-    """Let the simulation wait once, half way, until something has happened beside it."""
+    """Make the simulation wait once, half way, for a condition."""
     original = Simulation._step
     waited: list[float] = []
 

@@ -1,5 +1,4 @@
-"""A real Celery worker on the queue `simulations`: from the message to the result, and through its own
-death."""
+"""A real Celery worker on the queue `simulations`: from message to result, and after its own death."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ LONG = {
 
 @pytest.fixture
 def worker(transactional_db: None, store: Path, tmp_path: Path) -> Iterator[ManagedProcess]:
-    """As the supervisor starts it and keeps it running, on the test's database and store."""
+    """Start the worker as the supervisor does, on the test's database and store, and keep it running."""
     # Earlier tests have asked for runs that nobody worked off: a process for each message takes seconds.
     with app.connection_for_write() as connected:
         connected.default_channel.queue_purge(QUEUE)
@@ -73,7 +72,7 @@ def worker(transactional_db: None, store: Path, tmp_path: Path) -> Iterator[Mana
 
 
 def wait(worker: ManagedProcess, condition: Callable[[], bool], what: str) -> None:
-    """Until `condition` holds. A worker whose pool is wedged ends itself meanwhile, and is started again."""
+    """Wait for `condition`. A worker with a stuck pool ends and is restarted meanwhile."""
 
     def kept_and_holds() -> bool:
         worker.keep_running()
@@ -86,7 +85,7 @@ def wait(worker: ManagedProcess, condition: Callable[[], bool], what: str) -> No
 
 
 def as_beat_does(task: Callable[[], object], period_seconds: float = 5.0) -> Callable[[], None]:
-    """`task` at most once in a period: at each look it would fill the queue with messages."""
+    """Send `task` at most once a period, so that polling does not fill the queue."""
     due_at = time.monotonic()
 
     def now_and_then() -> None:

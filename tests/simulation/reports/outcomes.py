@@ -1,4 +1,4 @@
-"""Outcomes built by hand for tests: jobs one by one, the cluster row by row, and long random ones."""
+"""Outcomes for tests, built by hand or long and random."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEVER = math.nan
 
 @dataclass(frozen=True)
 class Job:
-    """One job as a test tells it; what it does not tell did not happen."""
+    """A job of an outcome; events that are not given did not happen."""
 
     name: str
     service_class: ServiceClass = ServiceClass.SLO
@@ -43,7 +43,7 @@ def finished(
 
 
 def declined(name: str, submitted: float, deadline: float, **other: Any) -> Job:
-    """A job that was refused as soon as it came."""
+    """Return a job that was refused on arrival."""
     return Job(
         name, end=JobEnd.DECLINED, promised=False, submitted=submitted, decided=submitted, deadline=deadline,
         **other
@@ -105,7 +105,7 @@ def allocation_rows(*rows: tuple[float, int, int]) -> AllocationHistory:
 def outcome(
     jobs: Sequence[Job] = (), cluster: ClusterHistory | None = None, end_at: float = 100.0, **other: Any
 ) -> RunOutcome:
-    """An outcome of these jobs; everything else is plain unless told."""
+    """Return an outcome of these jobs, with defaults for all else."""
     settings = {"policy": "punctual", "trace": "by-hand", "seed": 0, "servers": 1, "gpus_per_server": 4,
                 "slot_seconds": 60.0, "pauses": "measured"} | other.pop("settings", {})  # fmt: skip
     known: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A comparison tells runs apart, marks the best only where that means something, and is plain JSON."""
+"""A comparison labels runs, marks the best only where that is meaningful, and is plain JSON."""
 
 from __future__ import annotations
 

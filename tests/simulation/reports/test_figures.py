@@ -1,5 +1,4 @@
-"""Figures show what the run's columns say, say how they were thinned, and never lack words where there is
-nothing."""
+"""Figures show the run's columns, say how they were thinned, and have a text where there is no data."""
 
 from __future__ import annotations
 

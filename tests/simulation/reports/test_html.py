@@ -1,4 +1,4 @@
-"""The page stands alone, carries no markup from traces, and draws in a real browser."""
+"""The page is self-contained, escapes markup of traces, and draws in a real browser."""
 
 from __future__ import annotations
 

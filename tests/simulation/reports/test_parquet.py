@@ -1,4 +1,4 @@
-"""What is written as Parquet comes back the same, and what is no such folder is said precisely."""
+"""A Parquet round trip preserves the run, and other folders are refused precisely."""
 
 from __future__ import annotations
 

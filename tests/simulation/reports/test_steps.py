@@ -1,4 +1,4 @@
-"""Thinning keeps what a step function adds up to, and says what it did."""
+"""Thinning keeps the integral of a step function and reports what it did."""
 
 from __future__ import annotations
 

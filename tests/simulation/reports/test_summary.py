@@ -1,4 +1,4 @@
-"""The summary says what a reader takes each metric to mean, on runs small enough to work out by hand."""
+"""Metrics of the summary on runs small enough to work out by hand."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ ITP_ROW = "6b2d9ccc,16566,40285,bert,21347,64,4,3890"
 
 
 def write(folder: Path, name: str, text: str) -> Path:
-    """A file with this text."""
+    """Write a file with this text."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", newline="")
@@ -44,7 +44,7 @@ def table(folder: Path) -> Path:
 
 
 def public_data() -> Path:
-    """The folder with public traces; the test is skipped where there is none."""
+    """Return the folder with public traces; skip the test without one."""
     folder = Path(os.environ.get(VARIABLE) or DEFAULT_FOLDER)
     if not (folder / "elasticflow" / "traces").is_dir():
         pytest.skip(f"no public traces in {folder}: set {VARIABLE} to a folder that has them")
@@ -52,14 +52,14 @@ def public_data() -> Path:
 
 
 def throughput_of(workload: Workload, row: int, gpu_type: str) -> float:
-    """Iterations per second of a job on the GPUs it asks for."""
+    """Return the iterations per second of a job on its requested GPUs."""
     measured = workload.profiles[int(workload.profile_of[row])].by_kind[gpu_type]
     at = int(np.flatnonzero(measured.gpus == workload.requested_gpus[row])[0])
     return float(measured.iterations_per_second[at])
 
 
 def assert_same(one: Workload, other: Workload) -> None:
-    """Both have the very same jobs and curves."""
+    """Assert that both have the same jobs and curves."""
     assert one.job_id == other.job_id
     assert one.service_class == other.service_class
     for column in (

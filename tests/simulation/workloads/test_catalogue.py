@@ -1,4 +1,4 @@
-"""Traces are found by name or path, with the throughput table and GPU type that suit them."""
+"""Traces are found by name or path, with a matching throughput table and GPU type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each published format becomes the jobs that its publishers meant."""
+"""Each published format is read as its publishers describe it."""
 
 from __future__ import annotations
 

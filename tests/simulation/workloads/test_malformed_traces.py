@@ -1,4 +1,4 @@
-"""What cannot be read is refused in one line that names file, line, column and what would be right."""
+"""Unreadable traces are refused in one line that names file, line, column and valid values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GENERIC = "job_id,submitted_at,iterations,model,global_batch_size,service_class,
 
 
 def refusal(tmp_path: Path, text: str, name: str = "trace.csv", **choices: object) -> str:
-    """The one line that loading this text ends in."""
+    """Return the one-line error of loading this text."""
     trace = write(tmp_path, name, text)
     choices.setdefault("throughputs", table(tmp_path))
     with pytest.raises(TraceError) as refused:

@@ -1,4 +1,4 @@
-"""The public traces read as their publishers describe them; skipped where they are not on the machine."""
+"""The public traces are read as their publishers describe them; skipped without the files."""
 
 from __future__ import annotations
 

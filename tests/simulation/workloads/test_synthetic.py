@@ -1,5 +1,4 @@
-"""Synthetic workloads: the same seed gives the same jobs, streams are independent, shapes are as
-described."""
+"""Synthetic workloads: seeds are reproducible, streams independent, and shapes as described."""
 
 from __future__ import annotations
 

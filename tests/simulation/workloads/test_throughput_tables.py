@@ -1,4 +1,4 @@
-"""Throughput tables in every published layout give the same curves; holes are not levels."""
+"""Every published layout of throughput tables gives the same curves; gaps are no levels."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_gpu_types_are_found_whatever_their_letter_case(tmp_path: Path) -> None:
 
 
 def ceiling(curve: dict[int, float]) -> int:
-    """The last count before the first that is not faster (spec 1.3)."""
+    """Return the last GPU count before the first that is not faster (spec 1.3)."""
     counts = sorted(curve)
     for count, following in zip(counts, counts[1:], strict=False):
         if curve[following] <= curve[count]:

@@ -1,4 +1,4 @@
-"""A workload written as CSV reads back as the very same workload."""
+"""A workload written as CSV reads back unchanged."""
 
 from __future__ import annotations
 
