@@ -1,4 +1,4 @@
-"""Reports as agents send them: over HTTP, with a credential, to the agent API's own addresses."""
+"""Send agents' reports over HTTP, with a credential, to the agent API."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ITERATIONS = 1_000_000
 
 
 def credential(server: Server) -> str:
-    """What `ServerFactory` enrolled the server's agent with."""
+    """Return the credential with which `ServerFactory` enrolled the server's agent."""
     return f"credential-of-{server.name}"
 
 
 def send(sender: Server | str | None, report: dict[str, Any] | bytes) -> Any:
-    """Post a report as that server's agent; parts that are left out are empty."""
+    """Post a report as that server's agent; omitted parts are empty."""
     envelope = {"sequence": next(_sequences), "boot_id": "boot", "workers": []}
     body = json.dumps({**envelope, **report}) if isinstance(report, dict) else report
     return Client().post(
@@ -45,7 +45,7 @@ def authorization(sender: Server | str | None) -> dict[str, str]:
 
 
 def training_job(server: Server, index: int = 0, **fields: Any) -> tuple[Job, Generation]:
-    """A job that trains on one GPU of the server, reported as training."""
+    """Return a job and its generation, which trains on one GPU of the server."""
     job: Job = JobFactory.create(
         cluster=server.cluster,
         state=JobState.RUNNING,
@@ -72,7 +72,7 @@ def busy_server(name: str) -> Server:
 
 
 def worker(generation: Generation, **fields: Any) -> dict[str, Any]:
-    """An entry of `workers` for the generation's rank 0."""
+    """Return an entry of `workers` for the generation's rank 0."""
     gpu = generation.assignments.get(rank=0).gpu
     return {
         "key": f"{generation.job_id}-0",

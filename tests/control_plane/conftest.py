@@ -50,7 +50,7 @@ def version(cluster: Cluster) -> FunctionVersion:
 
 @pytest.fixture
 def curves_known() -> bool:
-    """Whether functions of submitted jobs have been measured before. Modules about measuring override it;
+    """Return whether functions of submitted jobs are measured already. Modules about measuring override it;
     single submissions pass ``measured=False``."""
     return True
 
@@ -82,7 +82,7 @@ def submit(version: FunctionVersion, curves_known: bool) -> Callable[..., Job]:
 
 
 def _measure(job: Job) -> None:
-    """Store what profiling would find on all GPUs of the cluster, if nothing is known of the function."""
+    """Store the profile on all GPUs of the cluster, unless the function has one."""
     curve = job.curve
     assert curve is not None
     if curve.state != CurveState.UNKNOWN:

@@ -1,5 +1,4 @@
-"""Every message of an agent, as the server that holds the work sends it, a stranger, a neighbour and a
-revoked agent."""
+"""Every message of an agent, sent by the holding server, a stranger, a neighbour and a revoked agent."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ Sender = Server | str | None
 
 
 class World:
-    """A job on two servers, rank 0 on `holder` and rank 1 on `second`; other servers with work of their
-    own."""
+    """A job with rank 0 on `holder` and rank 1 on `second`, and other servers with work of their own."""
 
     def __init__(self) -> None:
         self.holder = busy_server("holder")
@@ -151,7 +149,7 @@ DOWNLOADS: dict[str, Callable[[World], str]] = {
 
 
 def everything_of(job: Job) -> dict[str, Any]:
-    """All rows of a job that an agent's message may change."""
+    """Return all rows of a job that an agent's message may change."""
     of_job = {"job": job}
     rows: dict[str, Any] = {
         model.__name__: list(model.objects.filter(**where).order_by("pk").values())
@@ -178,7 +176,7 @@ def everything_of(job: Job) -> dict[str, Any]:
 
 
 def servers_but(sender: Sender) -> list[dict[str, Any]]:
-    """What is known of all servers but the sender's own."""
+    """Return all facts of servers other than the sender's."""
     others = [(Server, "pk"), (Agent, "server"), (Gpu, "server")]
     return [
         row
@@ -293,7 +291,7 @@ def test_server_facts_change_only_the_server_of_the_sender(world: World, who: st
 
 
 def test_no_agent_becomes_another_server_by_enrolling(world: World) -> None:
-    """Whoever holds a token that names no server, or another one."""
+    """Its token names no server, or another one."""
     before = servers_but(None)
     for who, server_name in itertools.product(OUTSIDERS, ("", "neighbour")):
         token = enrolment_token_create(created_by=None, cluster=world.holder.cluster, server_name=server_name)

@@ -1,4 +1,4 @@
-"""Emulated links on their way between agents, database, API and workers."""
+"""Emulated links in messages between agents, database, API and workers."""
 
 from __future__ import annotations
 

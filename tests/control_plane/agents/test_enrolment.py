@@ -1,4 +1,4 @@
-"""Who may become which server."""
+"""Which agent may enrol as which server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 
 def enrol(name: str, token: str, credential: str | None = None, **more: Any) -> Any:
-    """What the agent API answers to somebody who wants to be the server of that name."""
+    """Return the agent API's answer to an enrolment under that server name."""
     body = {
         "token": token,
         "name": name,

@@ -1,4 +1,4 @@
-"""What workers report of mixture-of-experts layers is bounded, kept for their job, and shown."""
+"""Reports on mixture-of-experts layers are bounded, stored for their job, and shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases run on the database's clock, and a clock that is set makes nobody silent and nobody immortal."""
+"""Leases use the database's clock; a clock jump neither silences an agent nor keeps a dead one alive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR = 3600.0
 
 
 class DatabaseClock:
-    """A database's clock that may be set, beside a machine's seconds since boot, which may not."""
+    """A database clock that can jump, beside a machine's seconds since boot, which cannot."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reading = Reading(timezone.now(), "boot", 5000.0)
@@ -38,7 +38,7 @@ class DatabaseClock:
         self.reading = replace(self.reading, now=self.reading.now + timedelta(seconds=seconds))
 
     def look_for(self, seconds: float, *heard: SimulatedAgent) -> None:
-        """Let time pass, with a look at the leases in each second; these agents report before each."""
+        """Let time pass and check leases each second, after reports of these agents."""
         for _ in range(round(seconds)):
             self.jump(1.0)
             self.reading = replace(self.reading, boot_seconds=self.reading.boot_seconds + 1.0)
@@ -54,7 +54,7 @@ def database_clock(monkeypatch: pytest.MonkeyPatch) -> DatabaseClock:
 
 @pytest.fixture
 def nodes(cluster: Cluster, database_clock: DatabaseClock) -> tuple[SimulatedAgent, SimulatedAgent]:
-    """Two servers that were up for as long as leases are held after the first look."""
+    """Return two servers that stayed up through the hold after the first lease check."""
     cluster.suspect_seconds, cluster.fence_seconds, cluster.fence_margin_seconds = 5.0, 12.0, 1.0
     cluster.save()
     expire_leases()
@@ -110,8 +110,8 @@ def test_a_process_whose_own_clock_is_wrong_changes_no_lease(
 def test_fifty_dead_servers_are_detected_within_the_settings_bounds(
     cluster: Cluster, database_clock: DatabaseClock
 ) -> None:
-    """No sooner than `suspect_seconds` after the last report, which is up to a period old when its agent
-    dies, and at the next look after that. `benchmarks/long/detection.py` measures it on real agents."""
+    """Detection comes at the first lease check at least `suspect_seconds` after the last report, which is up
+    to a period old when the agent dies. `benchmarks/long/detection.py` measures it on real agents."""
     period, chance = 1.0, random.Random(1)
     servers = [ServerFactory.create(cluster=cluster, gpus=1, state=ServerState.UP) for _ in range(50)]
     agents = {server.name: server.agent for server in servers}
@@ -166,7 +166,7 @@ def test_gap_holds_leases_for_a_fence_period_at_any_clock_reading() -> None:
 
 
 def test_first_reading_from_another_machine_holds_leases_once() -> None:
-    """It cannot tell whether the clock was set meanwhile."""
+    """A new machine cannot detect whether the clock jumped meanwhile."""
     watch = Watch(START, None, {"boot": 0.0})
     other = Reading(START + timedelta(seconds=1), "other", 7.0)
     watch, jump = look(watch, other, SUSPECT, FENCE)

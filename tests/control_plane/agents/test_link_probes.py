@@ -1,4 +1,4 @@
-"""Links between servers: which are measured when, what is kept of it, and what plans are made with."""
+"""Links between servers: which are measured when, what is stored, and what plans use."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def servers() -> list[Server]:
 
 
 def heard() -> None:
-    """All agents have just reported."""
+    """Renew the last report of all agents."""
     Agent.objects.update(last_report_at=timezone.now())
 
 
 def tells(server: Server, about: ServerLink, **changes: Any) -> list[dict[str, Any]]:
-    """That agent tells what it measured; returns what is refused of it."""
+    """Report a measurement as that agent; return the refused items."""
     told = {"link": about.pk, "number": about.number, **FIGURES, **changes}
     answer = send(server, {"link_probe": told})
     assert answer.status_code == 200
@@ -53,7 +53,7 @@ def tells(server: Server, about: ServerLink, **changes: Any) -> list[dict[str, A
 
 
 def measured(server: Server, **changes: Any) -> ServerLink:
-    """One link of the server, measured."""
+    """Measure one link of the server and return it."""
     ask_for_measurements()
     link = ServerLink.objects.get(first=server, asked_at__isnull=False)
     assert tells(server, link, **changes) == []
@@ -62,7 +62,7 @@ def measured(server: Server, **changes: Any) -> ServerLink:
 
 
 def spread_job(*servers: Server) -> Any:
-    """A job with a worker on each of these."""
+    """Return a job with a worker on each of these servers."""
     gpus = [Gpu.objects.get(server=server, index=0) for server in servers]
     return GenerationFactory.create(
         job=JobFactory.create(cluster=servers[0].cluster), master_server=servers[0], gpus=gpus
@@ -70,7 +70,7 @@ def spread_job(*servers: Server) -> Any:
 
 
 def later(age: timedelta) -> None:
-    """So much time passes."""
+    """Let this much time pass."""
     for name in ("asked_at", "tried_at", "measured_at"):
         for link in ServerLink.objects.filter(**{f"{name}__isnull": False}):
             setattr(link, name, getattr(link, name) - age)

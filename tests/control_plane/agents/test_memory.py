@@ -1,5 +1,4 @@
-"""A function that takes more memory than a worker may: a level that does not hold it is none; a job that
-trains fails."""
+"""A function that exceeds a worker's memory: such levels are left out, and a training job fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker tells of losses and weights that are NaN or infinite, and what becomes of the job."""
+"""Reports of NaN or infinite losses and weights, and their effect on the job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def generation(server: Server) -> Generation:
 
 
 def tell(server: Server, generation: Generation, **fields: Any) -> Job:
-    """Send an event and return the job as it is then."""
+    """Send an event and return the refreshed job."""
     told = event(generation, fields.pop("kind", "nonfinite"), **fields)
     answer = send(server, {"events": [told]})
     assert (answer.status_code, answer.json()["refused"]) == (200, [])
@@ -91,7 +91,7 @@ def fail(server: Server, generation: Generation, iteration: int) -> Job:
 
 
 def test_a_stop_fails_the_job_and_names_the_last_good_state(server: Server, generation: Generation) -> None:
-    """Another attempt would come to the same end."""
+    """Another attempt would end in the same way."""
     good, bad = state(generation, 20), state(generation, 70)
     Job.objects.filter(pk=generation.job_id).update(checkpoint=bad, iterations_done=110)
     job = fail(server, generation, 120)

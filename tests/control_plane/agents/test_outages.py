@@ -1,4 +1,4 @@
-"""The platform knows when it was stopped, however it ended."""
+"""The platform records the time during which it was stopped, for any kind of stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AWAY_SECONDS = 900.0
 
 
 def stop_for(seconds: float) -> Stopped:
-    """Look at the leases, then not for a while, then again."""
+    """Check leases, stop for a while, and check again."""
     expire_leases()
     stopped_at = timezone.now()
     let_pass(seconds)

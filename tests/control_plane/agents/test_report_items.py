@@ -1,5 +1,4 @@
-"""One bad item of a report is dropped with a note; its neighbours, the lease and the other jobs do not
-notice."""
+"""A bad item of a report is dropped with a note and affects no neighbouring item, lease or job."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def lease_is_fresh(server: Server) -> bool:
 def send_beside_a_neighbour(
     server: Server, hostile: Generation, neighbour: Generation, part: str, items: list[Any]
 ) -> dict[str, Any]:
-    """Send items, then the neighbour's in every part of the same report; the neighbour's must arrive. Returns
+    """Send items with the neighbour's in every part of the same report; the neighbour's must arrive. Return
     the answer."""
     lease_is_old(server)
     iteration = next(_iterations)
@@ -217,7 +216,7 @@ def test_a_version_that_does_not_exist_yet_was_not_obeyed(server: Server) -> Non
 def test_report_does_not_wait_for_a_lock_on_the_cluster(
     server: Server, hostile: Generation, neighbour: Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planner that stands still in the middle of a commit must not cost any node its lease."""
+    """A planner that hangs during a commit must not cost any server its lease."""
     monkeypatch.setattr(reports, "LONGEST_LOCK_WAIT_SECONDS", 0.1)
     holding, release = threading.Event(), threading.Event()
 
@@ -282,7 +281,7 @@ _anything = _junk | _deep | _wide
 
 
 def _near(template: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """The template with some of its fields replaced by anything, and others missing."""
+    """Return the template with some fields replaced by arbitrary values and others removed."""
     names = sorted(template)
     return st.tuples(
         st.dictionaries(st.sampled_from(names), _anything, max_size=3),

@@ -1,4 +1,4 @@
-"""Standby servers: nothing is planned on them, a lost server's place is taken at once, promises stay."""
+"""Standby servers: no plan uses them, they replace a lost server at once, and promises are kept."""
 
 from __future__ import annotations
 

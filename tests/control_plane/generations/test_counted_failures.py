@@ -1,4 +1,4 @@
-"""Which ends of generations count as failures of their job, and how a job ends that fails repeatedly."""
+"""Which ends of generations count as failures of their job, and when repeated failures end it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.control_plane.generations.test_life_cycle import (
 
 
 def counted(found: list[Instruction]) -> list[tuple[int, int, str]]:
-    """Failures so far, the furthest iteration, and the reason."""
+    """Return the failures so far, the furthest iteration, and the reason."""
     return [(one.failures, one.iteration, one.reason) for one in found if isinstance(one, to_do.CountFailure)]
 
 
@@ -88,7 +88,7 @@ def test_workers_that_are_stopped_do_not_fail_their_job(because: RetireReason) -
 
 
 def test_a_report_after_its_generations_end_still_counts() -> None:
-    """The step that misses a worker comes before the event that says why it is gone."""
+    """The step that notices a missing worker precedes the event that gives the cause."""
     gone = training(2, "failed", state=GenerationState.RETIRED, retired_because=RetireReason.LOST)
     job = running(state=JobState.SUSPENDED, last_generation=2)
     assert events.worker_failed(job, gone, Fail("killed", "by signal 11"), reached=71) == [

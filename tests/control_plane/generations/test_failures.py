@@ -1,4 +1,4 @@
-"""What goes wrong between control plane and agents, and what must still hold."""
+"""Failures between control plane and agents, and the guarantees that must still hold."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def nodes(cluster: Cluster) -> tuple[SimulatedAgent, SimulatedAgent]:
 
 
 def fall_silent(agent: SimulatedAgent, cluster: Cluster) -> None:
-    """Let the agent's last report be long ago, while the lease checker has been looking all the time."""
+    """Move the agent's last report far into the past, with leases checked all the time."""
     now = timezone.now()
     Agent.objects.filter(pk=agent.agent.pk).update(
         last_report_at=now - timedelta(seconds=cluster.fence_seconds + 10)
@@ -119,7 +119,7 @@ def test_error_in_one_job_does_not_stop_fencing_of_other_servers(
 def test_a_job_that_cannot_be_advanced_spoils_no_report(
     nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the report tells of its neighbours' workers is known, and of its own."""
+    """The report's entries for other workers are stored, and also those for the job's own."""
     jobs = [submit("best_effort", iterations=100_000) for _ in range(4)]
     settle(*nodes)
     jobs += [submit("best_effort", iterations=100_000) for _ in range(4)]
@@ -346,7 +346,7 @@ def test_facts_changing_during_each_plan_do_not_stop_a_pass(
     submit: Submit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once they have overtaken a pass they wait for it."""
+    """After a pass has been overtaken, further changes wait for it."""
     running_job(submit, *nodes)
     job = submit("best_effort")
     compute, changes = planning._compute, []

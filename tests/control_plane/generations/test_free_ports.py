@@ -1,4 +1,4 @@
-"""A server that has no port left stops the job that needs one there, and nobody else."""
+"""A server without free ports stops only the job that needs one there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Submit = Callable[..., Job]
 
 
 def give_ports(name: str, count: int) -> None:
-    """Let the server have so many ports for workers."""
+    """Set the number of ports for workers on the server."""
     server = Server.objects.get(name=name)
     Server.objects.filter(pk=server.pk).update(port_last=server.port_first + count - 1, port_next=0)
 
@@ -30,7 +30,7 @@ def states(jobs: list[Job]) -> dict[str, str]:
 
 
 def measured(submit: Submit, *agents: SimulatedAgent) -> None:
-    """Let the speed of the function be known, and nobody run."""
+    """Measure the function and end its job."""
     job = submit("best_effort")
     settle(*agents)
     job_cancel(job=Job.objects.get(pk=job.pk), actor=job.owner)

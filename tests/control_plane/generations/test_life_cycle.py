@@ -1,5 +1,4 @@
-"""The life cycle of jobs as pure functions: whatever the rows say, its steps come to an end and break no
-rule."""
+"""The life cycle of jobs as pure functions: from any rows, steps terminate and break no rule."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ MOST_STEPS = 12
 
 
 def training(number: int, *phases: str, **facts: object) -> GenerationFacts:
-    """A training generation whose ranks are in these phases."""
+    """Return a training generation with ranks in these phases."""
     made = GenerationFacts(
         number=number, purpose=Purpose.TRAINING, state=GenerationState.LIVE, goal=Goal.TRAIN,
         world_size=len(phases), created_at=NOW, was_live=True,
@@ -44,7 +43,7 @@ def training(number: int, *phases: str, **facts: object) -> GenerationFacts:
 
 
 def coming(number: int, *phases: str, **facts: object) -> GenerationFacts:
-    """One that is on its way to train."""
+    """Return a generation that is starting."""
     usual = {"state": GenerationState.PREPARING, "goal": Goal.PREPARE, "was_live": False}
     return training(number, *phases, **{**usual, **facts})
 
@@ -132,7 +131,7 @@ def _after(job: JobFacts, one: Instruction) -> JobFacts:
 
 
 def settled(job: JobFacts) -> JobFacts:
-    """The facts when nothing is called for any more."""
+    """Return the facts once no further step is due."""
     for _ in range(MOST_STEPS):
         found = steps.next_steps(job, BOUNDS, NOW)
         if not found:

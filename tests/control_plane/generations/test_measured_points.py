@@ -1,4 +1,4 @@
-"""Promises count on how old points in memory get, where that was measured while all copies were there."""
+"""Promises use the age of points in memory that was measured while all copies existed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 
 
 def tell(servers: tuple[Server, Server], generation: Generation, **changes: object) -> float | None:
-    """Rank 0 reports its plan; returns what the curve says of points then."""
+    """Report rank 0's plan; return the curve's facts about points afterwards."""
     send(servers[0], {"events": [event(generation, "copy_traffic", **changes)]})
     return ScalingCurve.objects.values_list("point_iterations", flat=True).get(generations=generation)
 

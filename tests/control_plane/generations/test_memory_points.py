@@ -1,4 +1,4 @@
-"""Recovery points in the memory of servers: what agents say of them, and what is started from them."""
+"""Recovery points in the memory of servers: agents' reports, and starts from these points."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def servers() -> tuple[Server, Server]:
 
 @pytest.fixture
 def pair(servers: tuple[Server, Server]) -> Generation:
-    """A generation that trains with rank 0 on one server and rank 1 on the other."""
+    """Return a generation that trains with rank 0 on one server and rank 1 on the other."""
     job, first = training_job(servers[0])
     first.assignments.all().delete()
     first.delete()
@@ -58,7 +58,7 @@ def holding(generation: Generation, rank: int, iteration: int, **changes: Any) -
 
 
 def hold(server: Server, *holdings: Any) -> list[dict[str, Any]]:
-    """Have the server's agent report what its store holds; returns what is refused."""
+    """Report what the server's store holds; return the refused items."""
     store = {"used_bytes": 2000, "limit_bytes": 10_000, "holdings": list(holdings)}
     answer = send(server, {"memory_store": store})
     assert answer.status_code == 200
@@ -71,7 +71,7 @@ def job_of(generation: Generation) -> Job:
 
 
 def fail(servers: tuple[Server, Server], generation: Generation) -> None:
-    """One of the generation's workers is killed."""
+    """Kill one of the generation's workers."""
     killed = event(generation, "failed", rank=1, reason="killed", message="signal 9", traceback="")
     send(servers[1], {"events": [killed]})
     generation.refresh_from_db()
@@ -80,7 +80,7 @@ def fail(servers: tuple[Server, Server], generation: Generation) -> None:
 
 
 def restart(generation: Generation, servers: tuple[Server, ...]) -> Generation:
-    """The planner gives the job one GPU of each of these servers."""
+    """Give the job one GPU of each of these servers, as the planner does."""
     gpus = [Gpu.objects.get(server=server, index=0) for server in servers]
     made = create_generation(job_of(generation), gpus, epoch=1, reason="test")
     assert isinstance(made, Generation)
@@ -224,7 +224,7 @@ def test_holdings_of_other_jobs_or_beyond_bounds_are_refused(
 def test_refused_holdings_after_a_fence_are_noted_in_one_line(
     servers: tuple[Server, Server], pair: Generation
 ) -> None:
-    """Copies that it kept for other servers, placed anew since then; each report names them all."""
+    """The store kept copies that have other holders now; each report lists them all."""
     for iteration in range(41, 46):
         refused = hold(servers[0], *(holding(pair, rank, iteration) for rank in range(1, 8)))
         assert len(refused) == 7

@@ -1,5 +1,4 @@
-"""Jobs that their owners pause, at any moment: they leave their GPUs, nobody counts on these before, and a
-promise comes back."""
+"""Jobs paused at any time: they release their GPUs, no plan uses these earlier, and promises are restored."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def node(cluster: Cluster) -> SimulatedAgent:
 
 
 def in_handover(cluster: Cluster, node: SimulatedAgent, submit: Submit) -> Job:
-    """A job whose generation has been told to hand over to a smaller one, which takes over with the next look
-    of the agent."""
+    """Return a job that hands over to a smaller generation, which starts at the agent's next report."""
     job = submit("best_effort", iterations=100_000)
     settle(node)
     with transaction.atomic():
@@ -237,7 +235,7 @@ def far_back(job: Job, seconds: float) -> None:
 def test_reconciliation_repairs_each_difference(
     cluster: Cluster, node: SimulatedAgent, submit: Submit, difference: str
 ) -> None:
-    """Each difference is written into the rows as if a step had been forgotten; the next looks end it."""
+    """Each difference is written into the rows like a forgotten step; the next passes remove it."""
     job = submit("best_effort", iterations=100_000)
     settle(node)
     live = job.generations.get(state=GenerationState.LIVE)

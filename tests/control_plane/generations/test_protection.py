@@ -1,4 +1,4 @@
-"""Where copies of a state are kept in memory, who is told of it, and what starts from a peer's memory."""
+"""Copies of a state in memory: their servers, their messages to agents, and starts from a peer's memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMIT_BYTES = 1_000_000
 
 
 def with_store(name: str, rack: str = "", limit_bytes: int = LIMIT_BYTES) -> Server:
-    """A server whose agent has said what its store may take."""
+    """Return a server whose agent reported the capacity of its store."""
     server = busy_server(name)
     Server.objects.filter(pk=server.pk).update(memory_store_bytes=limit_bytes, rack=rack)
     server.refresh_from_db()
@@ -42,7 +42,7 @@ def servers() -> tuple[Server, ...]:
 
 
 def start(servers: tuple[Server, ...], of: Generation | None = None) -> Generation:
-    """A job begins, or goes on, with a rank on each of these servers."""
+    """Start or resume a job with a rank on each of these servers."""
     if of is None:
         job, first = training_job(servers[0])
         first.assignments.all().delete()
@@ -59,7 +59,7 @@ def start(servers: tuple[Server, ...], of: Generation | None = None) -> Generati
 
 
 def group(server: Server, generation: Generation) -> dict[str, Any]:
-    """What a server's store is told of a generation."""
+    """Return the desired state of a server's store for a generation."""
     found = [
         one
         for one in desired_state(server.pk)["memory"]["groups"]
@@ -69,7 +69,7 @@ def group(server: Server, generation: Generation) -> dict[str, Any]:
 
 
 def lose(server: Server) -> None:
-    """The server is silent for so long that it is given up."""
+    """Keep the server silent until it is given up."""
     agent = Agent.objects.get(server=server)
     Agent.objects.filter(pk=agent.pk).update(last_report_at=timezone.now() - timedelta(days=1))
     fence_server(agent, Cluster.objects.get(pk=server.cluster_id))
@@ -141,7 +141,7 @@ def test_copies_lie_in_another_power_domain_too() -> None:
 def test_number_of_copies_follows_from_the_operators_target(
     servers: tuple[Server, ...], accepted: float, a_day: float, replicas: int
 ) -> None:
-    """On two servers; a third one, which has nothing else of the job, keeps the third copies."""
+    """On two servers; a third one without other parts of the job keeps the third copies."""
     Cluster.objects.update(
         accepted_fallbacks_a_month=accepted, failures_per_server_day=a_day, fence_seconds=60.0,
         replacement_seconds=360.0,
@@ -167,7 +167,7 @@ def test_unreachable_copy_target_is_reported(servers: tuple[Server, ...]) -> Non
 
 
 def test_standby_server_keeps_copies_and_a_draining_one_does_not() -> None:
-    """So a lost server's jobs go on from what the server that takes its place has."""
+    """A lost server's jobs then resume from the memory of the server that replaces it."""
     home, beside = with_store("node-a"), with_store("node-b")
     Server.objects.filter(pk=beside.pk).update(standby=True)
     assert start((home,)).protection["holders"] == [[home.pk, beside.pk]]
@@ -182,7 +182,7 @@ def test_without_a_second_server_one_copy_is_kept_with_the_reason() -> None:
 
 
 def test_copies_reserve_memory_before_a_job_stored_its_own_state(servers: tuple[Server, ...]) -> None:
-    """Two jobs of one function: 2 slots of 2 shards of 200 kB for each are 1.6 MB, of 1 MB."""
+    """Two jobs of one function: 2 slots of 2 shards of 200 kB each need 1.6 MB, and 1 MB is free."""
     earlier = job_of(start(servers[2:]))
     assert earlier.curve is not None
     earlier.curve.state_bytes = 400_000

@@ -1,4 +1,4 @@
-"""A state in shards: only complete ones are named, and each rank is told what it reads and from whom."""
+"""A state in shards: only complete states are used, and each rank receives the shards and holders to read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def servers() -> tuple[Server, Server]:
 
 @pytest.fixture
 def pair(servers: tuple[Server, Server]) -> Generation:
-    """A generation with rank 0 on one server and rank 1 on the other."""
+    """Return a generation with rank 0 on one server and rank 1 on the other."""
     job, first = training_job(servers[0])
     first.assignments.all().delete()
     first.delete()

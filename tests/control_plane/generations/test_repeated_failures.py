@@ -1,4 +1,4 @@
-"""A job that fails repeatedly without progress ends with the cause; one whose servers fail goes on."""
+"""A job that fails repeatedly without progress ends with the cause; one whose servers fail continues."""
 
 from __future__ import annotations
 
