@@ -1,4 +1,4 @@
-"""A clock that tests advance: everything that the services read as "now", and every default of a row."""
+"""A clock that tests advance: "now" for all services, and the default times of rows."""
 
 from __future__ import annotations
 

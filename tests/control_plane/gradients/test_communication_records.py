@@ -1,4 +1,4 @@
-"""What workers say of their gradients is bounded, and makes sense in itself."""
+"""Workers' reports on gradients are bounded and consistent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TIMES = {
 
 
 def changed(part: str, **fields: Any) -> dict[str, Any]:
-    """The profile whose first tensor, or sparse tensor, is another."""
+    """Return the profile with changes to its first tensor or first sparse tensor."""
     first, *others = PROFILE[part]
     return PROFILE | {part: [first | fields, *others]}
 

@@ -1,4 +1,4 @@
-"""Gradients that workers measured, the plans made of them, and which generations follow them."""
+"""Measured gradients, the plans made from them, and the generations that follow these plans."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def servers() -> tuple[Server, Server]:
 
 
 def told(generation: Generation, gpus: int, **fields: Any) -> dict[str, Any]:
-    """What rank 0 measured of its gradients on so many GPUs."""
+    """Return rank 0's measurement of its gradients on this number of GPUs."""
     fields = {"iterations": 8, "tensors": TENSORS, "sparse": [], "other_seconds": 0.01, **fields}
     head = event(generation, "first_iteration")
     return {**head, "kind": "communication_profile", "gpus": gpus, **fields}
 
 
 def measured(server: Server, *levels: int, **fields: Any) -> tuple[Job, Generation]:
-    """A job whose gradients were measured at these levels."""
+    """Return a job with gradients measured at these levels."""
     job, generation = training_job(server)
     Generation.objects.filter(pk=generation.pk).update(
         purpose=Purpose.PROFILING, profile={"levels": list(levels)}, world_size=max(levels)
@@ -61,7 +61,7 @@ def measured(server: Server, *levels: int, **fields: Any) -> tuple[Job, Generati
 
 
 def on_family(job: Job, family: str) -> Job:
-    """The job with a curve of that family."""
+    """Return the job with a curve of that family."""
     assert job.curve is not None
     ScalingCurve.objects.filter(pk=job.curve.pk).update(plan_family=family)
     job.refresh_from_db()
@@ -171,7 +171,7 @@ def test_plans_are_made_once_for_the_same_inputs(servers: tuple[Server, Server])
 
 
 def test_gradients_that_no_plan_could_carry_get_none(servers: tuple[Server, Server]) -> None:
-    """Those of FP64."""
+    """The gradients are FP64."""
     measured(servers[0], 2, bytes_per_element=8)
     assert make_plans(9) == 1
     assert not GradientPlan.objects.exists()
@@ -254,7 +254,7 @@ def test_each_level_of_a_measurement_has_its_own_plan(servers: tuple[Server, Ser
 
 
 def test_zens_plan_takes_its_tensors_before_the_others_do(servers: tuple[Server, Server]) -> None:
-    """A table that is nearly all zeros, and nothing else that is worth a plan."""
+    """A table that is nearly all zeros is the only tensor worth a plan."""
     tensors = [
         {"name": "table.weight", "elements": 64_000_000, "gap_seconds": 0.001},
         {"name": "head.weight", "elements": 640, "gap_seconds": 0.001},
@@ -274,7 +274,7 @@ def test_zens_plan_takes_its_tensors_before_the_others_do(servers: tuple[Server,
 
 
 def asked(job: Job, **fields: Any) -> ScalingCurve:
-    """The curve on which a submission like the job's would be decided."""
+    """Return the curve that decides a submission like the job's."""
     return curve_for(replace(request_of(job), **fields), "emulated-a100")
 
 

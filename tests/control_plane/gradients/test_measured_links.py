@@ -1,4 +1,4 @@
-"""Workers that exchange rows of experts are sent the measured link between their servers."""
+"""Workers that exchange rows of experts receive the measured link between their servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A generation is given a runtime plan; a scaling curve holds what was measured under one family of them."""
+"""A generation gets a runtime plan; a scaling curve holds measurements under one plan family."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def servers() -> tuple[Server, Server]:
 
 
 def successor(generation: Generation, *gpus: tuple[Server, int], **fields: Any) -> Generation:
-    """A new generation of the job on these GPUs."""
+    """Create a new generation of the job on these GPUs."""
     rows = [Gpu.objects.get(server=server, index=index) for server, index in gpus]
     made = create_generation(generation.job, rows, epoch=1, reason="test", **fields)
     assert isinstance(made, Generation)
@@ -79,7 +79,7 @@ def test_a_curve_is_reused_whatever_the_shape(servers: tuple[Server, Server]) ->
 
 
 def test_levels_of_another_family_stand_for_nothing(servers: tuple[Server, Server]) -> None:
-    """The same function, data, hyperparameters and GPUs, measured under plans of another family."""
+    """Function, data, hyperparameters and GPUs are the same; only the plan family differs."""
     job, _ = training_job(servers[0])
     assert job.curve is not None
     job.curve.plan_family, dense_family = "lossless", job.curve.plan_family

@@ -1,4 +1,4 @@
-"""Plans of gradients that jobs train under: judged by what is measured, given up, made anew."""
+"""Gradient plans in use are judged by measurements, given up, and renewed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def running(
     sparse: Sequence[dict[str, Any]] = (),
     **fields: Any,
 ) -> Generation:
-    """A job that trains under a lossy plan on two GPUs, at so many iterations a second of late."""
+    """Return a job under a lossy plan on two GPUs with this recent rate in iterations per second."""
     job, generation = measured(servers[0], 1, 2, sparse=list(sparse))
     make_plans(9)
     generation.delete()
@@ -63,7 +63,7 @@ def running(
 
 
 def window(generation: Generation, **fields: Any) -> dict[str, Any]:
-    """What rank 0 tells of its plan."""
+    """Return rank 0's report on its plan."""
     head = event(generation, "first_iteration")
     plan = generation.runtime_plan["digest"]
     told = {"plan": plan, "iteration": 80, "iteration_seconds": [0.1] * 60, **fields}
@@ -104,7 +104,7 @@ def test_a_plan_is_given_up_where_exchanges_become_lopsided(servers: tuple[Serve
 
 
 def test_a_plan_is_judged_by_its_own_prediction(servers: tuple[Server, Server]) -> None:
-    """Its successor, for links that have become slower, predicts longer iterations, and is not given up."""
+    """A successor for slower links predicts longer iterations and is not given up."""
     generation = running(servers, 6.0, dense=7.0)
     own = generation.communication["chosen"]
     slower = {**own, "predicted": {**own["predicted"], "iteration_seconds": 9.0}}
@@ -134,7 +134,7 @@ def test_plans_are_renewed_where_densities_drift(
 
 
 def test_a_promise_that_rests_on_a_plan_keeps_it(servers: tuple[Server, Server]) -> None:
-    """Without the plan the job would be slower than its promise counts on."""
+    """Without the plan the job would be slower than its promise requires."""
     generation = running(servers, 9.9, dense=5.0)
     Job.objects.filter(pk=generation.job_id).update(
         promised=True, service_class="slo", deadline_at=timezone.now() + timedelta(hours=1)

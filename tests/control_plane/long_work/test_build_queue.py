@@ -1,4 +1,4 @@
-"""Builds of environments: whose turn it is, who may have how many, and who cancels them."""
+"""Builds of environments: their order, limits per user, and permission to cancel."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_deleting_a_project_cancels_its_unshared_builds(person: User) -> None:
 
 
 def install_by(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Run a script of the shell in place of the installer."""
+    """Run a shell script in place of the installer."""
     run = installer_process.run_installer
     monkeypatch.setattr(
         requirement_installer, "run_installer", lambda command, **how: run(["/bin/sh", "-c", script], **how)

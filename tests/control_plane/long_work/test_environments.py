@@ -1,5 +1,4 @@
-"""A function's requirements: installed for real, from wheels, or the job fails with the installer's own
-words."""
+"""A function's requirements are installed from real wheels, or the job fails with the installer's output."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def requirement(text: str) -> Environment:
 
 
 def add_wheel(folder: Path, name: str, version: str, *requirements: str) -> None:
-    """A wheel of one small module, as an index would serve it."""
+    """Add a wheel of one small module to the index."""
     information = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{name}.py", "SHADOW = 'long'\n")
@@ -57,7 +56,7 @@ def add_wheel(folder: Path, name: str, version: str, *requirements: str) -> None
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one small wheel, known to the installer as pip's find-links are."""
+    """Return a folder with one small wheel, given to the installer as pip's find-links."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     add_wheel(folder, "sundial", "1.2")
@@ -104,7 +103,7 @@ def test_a_requirement_that_does_not_exist_fails_the_job_with_the_log(submit: Ca
 
 @pytest.mark.usefixtures("cluster", "storage")
 def test_package_using_pytorch_installs_beside_the_runtime(wheels: Path) -> None:
-    """Whatever build of PyTorch the nodes have: one such as 2.13.0+cpu lies in no index."""
+    """Servers may have a build of PyTorch that no index holds, such as 2.13.0+cpu."""
     release = importlib.metadata.version("torch").split("+")[0]
     add_wheel(wheels, "sundialtrainer", "3.0", f"torch (=={release})", "numpy (>1.0)", "sundial")
     environment = requirement("sundialtrainer\nnumpy\n")

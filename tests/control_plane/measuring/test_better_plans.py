@@ -1,4 +1,5 @@
-"""Jobs that began without a plan: their family's curve is measured beside them, and taken where it wins."""
+"""Jobs that started without a plan: their family's curve is measured beside them and adopted where it is
+faster."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def servers() -> tuple[Server, Server]:
 
 
 def trains_without_plan(servers: tuple[Server, Server], **fields: Any) -> tuple[Job, Generation]:
-    """A job on two GPUs that allows lossy codecs and follows no plan, though one is predicted to win."""
+    """Return a job on two GPUs that allows lossy codecs and follows no plan, though one is predicted to
+    win."""
     job, profiling = measured(servers[0], 1, 2)
     profiling.delete()
     make_plans(9)
@@ -160,7 +162,7 @@ def test_a_curve_that_does_not_win_everywhere_is_not_taken(
 def test_levels_that_are_void_decide_nothing(
     servers: tuple[Server, Server], family: str, overrun: float, taken: int
 ) -> None:
-    """On a machine too slow for the emulated devices any curve may seem to win."""
+    """On a machine too slow for the emulated devices any curve may appear to win."""
     job, _ = trains_without_plan(servers)
     curve = asked(job, lossy="allowed")
     set_levels(curve, {1: 3.0, 2: 8.0})
@@ -180,7 +182,7 @@ def test_a_job_that_is_almost_done_follows_from_its_next_change_on(servers: tupl
 
 
 def follows_a_plan(servers: tuple[Server, Server], seconds: float, **fields: Any) -> tuple[Job, Generation]:
-    """A job that trains under a plan on two GPUs, with iterations that take so long."""
+    """Return a job that trains under a plan on two GPUs, with this iteration time."""
     job, training = trains_without_plan(servers, **fields)
     curve = asked(job, lossy="allowed")
     set_levels(curve, {1: 3.0, 2: 8.0})
@@ -197,7 +199,7 @@ def follows_a_plan(servers: tuple[Server, Server], seconds: float, **fields: Any
 
 
 def made_anew(generation: Generation, *, other: bool = True) -> GradientPlan:
-    """Its plan is made again, and asks ranks for something else, or for the same."""
+    """Renew the plan with the same or other instructions for ranks."""
     plan = GradientPlan.objects.get(pk=generation.communication["plan"])
     plan.made_at = timezone.now()
     if other:

@@ -1,4 +1,4 @@
-"""A job whose measurements are broken off repeatedly ends with what ended the last of them."""
+"""A job whose measurements fail repeatedly ends with the cause of the last failure."""
 
 from __future__ import annotations
 

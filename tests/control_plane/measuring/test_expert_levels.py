@@ -1,5 +1,5 @@
-"""A function with experts: measured on the numbers of workers that its experts and memory allow, promised,
-and trained there through growth, shrinking and a lost server."""
+"""A function with experts is measured on worker counts that its experts and memory allow, promised, and
+trained through growth, shrinking and a lost server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GIB = 1 << 30
 def sizes(
     *, dense: int, experts: int, each: int, parameters: int = GIB, is_tiered: bool = False
 ) -> dict[str, Any]:
-    """What a worker reports of its model."""
+    """Return a worker's report on its model."""
     return {
         "parameter_bytes": parameters,
         "dense_state_bytes": dense,
@@ -50,7 +50,7 @@ def curves_known() -> bool:
 
 @pytest.fixture
 def mixture(version: FunctionVersion) -> FunctionVersion:
-    """A function whose source says that its layers have 6 experts."""
+    """Return a function whose source declares layers with 6 experts."""
     version.experts = [6]
     version.save()
     return version

@@ -1,4 +1,4 @@
-"""Memory for the copies of a function's very first job: measuring has seen how large its state is."""
+"""Memory for copies of a function's first job: the measurement reports the size of the state."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_state_without_room_in_memory_is_not_copied_with_the_reason(cluster: Clu
 
 
 def test_state_size_is_capped_by_memory_of_the_measuring_servers(cluster: Cluster, submit: Submit) -> None:
-    """The report comes from the user's code."""
+    """The report comes from user code."""
     agent = enrol("node-1", 2**50, memory_bytes=64 << 30)
     Gpu.objects.filter(server=agent.agent.server_id).update(memory_bytes=1 << 30)
     first_generation(submit, agent)

@@ -31,13 +31,13 @@ def curves_known() -> bool:
 
 
 class HangingAgent(SimulatedAgent):
-    """Its workers hang while they import the function; nothing is ever measured."""
+    """Its workers hang while they import the function, so that nothing is ever measured."""
 
     def _profile(self, worker: SimulatedWorker) -> None:
         worker.phase = "preparing"
 
     def kill_measurement(self) -> None:
-        """What the agent does when the time to measure is up."""
+        """End the measurement as the agent does at its time limit."""
         for worker in self.workers.values():
             if worker.entry["purpose"] == "profiling" and worker.phase != "exited":
                 worker.phase = "exited"
@@ -59,7 +59,7 @@ def measurements() -> list[Generation]:
 
 
 def hang(node: HangingAgent) -> None:
-    """A measurement is begun, and its worker is killed because its time is up; nobody was told yet."""
+    """Start a measurement and kill its worker at the time limit, without a report."""
     run_planner("test")
     node.obey()
     node.report()
@@ -73,7 +73,7 @@ def tell(node: HangingAgent) -> None:
 
 
 def hang_twice(node: HangingAgent) -> None:
-    """Two measurements are begun and ended because their time is up."""
+    """Start two measurements and end both at their time limits."""
     for _ in range(2):
         hang(node)
         tell(node)
@@ -133,7 +133,7 @@ def test_a_function_that_hangs_twice_fails_and_its_gpus_are_free(node: HangingAg
 def test_function_that_hung_twice_is_not_measured_after_a_late_report(
     node: HangingAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A report comes in after a pass has settled what is given up, and before it looks for a measurement."""
+    """The report arrives after the pass has settled time limits and before it selects a measurement."""
     submit(seconds=6000)
     hang(node)
     tell(node)
@@ -191,7 +191,7 @@ def test_levels_measured_before_the_time_was_up_count(node: HangingAgent, submit
 def test_no_promise_counts_on_gpus_that_a_measurement_may_hold_longer(
     cluster: Cluster, node: HangingAgent, submit: Submit
 ) -> None:
-    """With 60 s to measure, a promise that needs the GPUs after 64 s would rest on luck."""
+    """A measurement may take 60 s, so a promise that needs the GPUs after 64 s would not be safe."""
     known = FunctionVersionFactory.create()
     quick = SimulatedAgent(node.agent, SPEED, sequence=node.sequence, desired_version=node.desired_version)
     first = submit("best_effort", iterations=10, version=known)

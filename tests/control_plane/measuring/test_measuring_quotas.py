@@ -1,4 +1,4 @@
-"""A project that has measured as much as it may in a day: what counts, and that everybody is told at once."""
+"""A project's daily measuring quota: what counts, and the immediate refusal beyond it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New functions that come one after the other do not suspend a running job for each of them."""
+"""New functions that arrive one after the other do not suspend a running job each time."""
 
 from __future__ import annotations
 

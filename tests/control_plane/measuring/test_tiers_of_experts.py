@@ -1,5 +1,5 @@
-"""Functions whose experts' states lie in tiers: levels and verdicts follow from the tier that binds, and disk
-is never promised twice."""
+"""Functions with experts' states in tiers: levels and verdicts follow from the binding tier, and disk is
+promised only once."""
 
 from __future__ import annotations
 

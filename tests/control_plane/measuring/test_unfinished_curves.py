@@ -1,4 +1,4 @@
-"""Nobody is declined for levels that were not measured only because GPUs were not free at the time."""
+"""No job is declined for levels that are missing only because GPUs were not free."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def levels_of(job: Job) -> set[int]:
 
 
 def known(job: Job, levels: dict[int, float]) -> Job:
-    """The job's function has been measured before, to the end of its curve."""
+    """Store a complete curve of the job's function."""
     ScalingCurve.objects.filter(pk=curve_of(job).pk).update(state=CurveState.READY, complete=True)
     for gpus, rate in levels.items():
         CurveLevel.objects.create(curve=curve_of(job), gpus=gpus, iterations_per_second=rate)
@@ -54,7 +54,7 @@ def known(job: Job, levels: dict[int, float]) -> Job:
 
 
 def occupied(submit: Submit, node: SimulatedAgent, clock: SimulatedTime) -> Job:
-    """A promise that needs two of the four GPUs to its end, of a function that gains nothing by more."""
+    """Return a promised job that needs two of the four GPUs to its end and gains nothing from more."""
     version = FunctionVersionFactory.create()
     holder = known(submit(seconds=1040, iterations=19 * 1000, version=version), KNOWN)
     settle_through_slots(node, rounds=4)
@@ -64,7 +64,7 @@ def occupied(submit: Submit, node: SimulatedAgent, clock: SimulatedTime) -> Job:
 
 
 def newcomer_beside(submit: Submit, node: SimulatedAgent, clock: SimulatedTime, **asked: float) -> Job:
-    """A newcomer whose function is measured on the two GPUs that are left; it would need four."""
+    """Return a newcomer whose function is measured on the two free GPUs; it would need four."""
     job = submit(**asked)
     settle_through_slots(node)
     job.refresh_from_db()
@@ -132,7 +132,7 @@ def test_decline_on_timeout_names_the_measured_gpu_counts(
 
 
 def declined_for_want_of_levels(submit: Submit, node: SimulatedAgent, clock: SimulatedTime) -> Job:
-    """A newcomer that would need four GPUs, of which two were never free until its time was up."""
+    """Return a declined newcomer that needed four GPUs, two of which were never free in time."""
     job = newcomer_beside(submit, node, clock, seconds=600, iterations=34 * 500)
     clock.turn(302)
     node.report()
@@ -320,7 +320,8 @@ def test_failed_plan_prevents_a_measurement_but_not_the_pass(
 
 
 def newcomer_of_large_gradients(submit: Submit, node: SimulatedAgent) -> Job:
-    """A newcomer that is too slow without a communication plan; its gradients are measured with its curve."""
+    """Return a newcomer that is too slow without a communication plan; its gradients are measured with its
+    curve."""
     job = submit(seconds=600, iterations=50 * 500, lossy="allowed")
     assert job.curve is not None
     tensors = [{"name": f"layer{number}", "elements": 10_000_000, "gap_seconds": 5e-4} for number in range(8)]

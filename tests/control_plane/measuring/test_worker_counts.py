@@ -1,4 +1,5 @@
-"""A function that runs on 3, 6 or 12 workers: measured there, promised, trained on them, GPUs beyond held."""
+"""A function that runs on 3, 6 or 12 workers is measured, promised and trained there and holds whole
+blocks."""
 
 from __future__ import annotations
 

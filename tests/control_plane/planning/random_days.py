@@ -1,8 +1,8 @@
-"""Random runs of the live services: people submit, pause, resume and cancel; agents are slow, silent, and say
-things twice.
+"""Random runs of the live services: users submit, pause, resume and cancel; agents are slow, silent, and
+repeat reports.
 
 Time is simulated, a second a step. Agents keep the protocol: a worker takes a step a second, reports may be
-lost or come again later, and an agent that is not heard ends its workers when its lease does.
+lost or repeated, and an unreachable agent ends its workers when its lease expires.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LOOKS = 3.0
 
 @dataclass
 class RandomAgent(SimulatedAgent):
-    """Takes one step a second with every worker, trains in simulated time, and is heard only sometimes."""
+    """Takes one step a second with every worker, trains in simulated time, and sends only some reports."""
 
     chance: random.Random = field(default_factory=random.Random)
     silent_until: float = 0.0
@@ -63,7 +63,7 @@ class RandomAgent(SimulatedAgent):
     held_back: list[dict[str, Any]] = field(default_factory=list)
 
     def second(self, at: float) -> None:
-        """One second of this node."""
+        """Simulate one second of this server."""
         if at - self.heard_at > self.lease_seconds:
             self.workers = {}
         for worker in list(self.workers.values()):
@@ -217,7 +217,7 @@ class RandomDay:
                 self.paused_for_good.add(generation.job_id)
 
     def _drain_or_undrain(self, server: Server) -> None:
-        """What moves jobs about: an operator who wants servers empty, where no promise breaks by it."""
+        """Drain or undrain servers as an operator, where no promise breaks."""
         operator = Job.objects.first()
         if operator is None:
             return
@@ -239,7 +239,7 @@ class RandomDay:
     # What must hold after every second ---------------------------------------------------------
 
     def check(self) -> None:
-        """All invariants, from the rows and from what the agents really run."""
+        """Check all invariants against the rows and the agents' true workers."""
         self._nobody_shares_a_gpu()
         self._paused_jobs_leave()
         self._states_agree()
@@ -262,7 +262,7 @@ class RandomDay:
             assert not there.exists(), f"{self._where()}: somebody is on {server.name}, which is gone"
 
     def _no_server_is_overcommitted(self) -> None:
-        """What is reserved for the workers of a server is there, whoever else is on its way."""
+        """Check that each server has the memory reserved by its workers and by those that are starting."""
         if not self.memory:
             return  # nobody says what there is
         for card in server_cards(Job.objects.earliest("submitted_at").owner, timezone.now()):
@@ -327,8 +327,8 @@ class RandomDay:
         self.counted_free = {key: value for key, value in self.counted_free.items() if key in seen}
 
     def _nothing_is_planned_twice(self, snapshot: Snapshot) -> None:
-        """GPUs on their way from one job to another are with one of those that cannot be moved, a look apart,
-        and no plan has GPUs that are blocked or with these."""
+        """Check that GPUs passing between jobs belong to a locked job within a pass, and that no plan uses
+        these or blocked GPUs."""
         fixed = Counter(address for job in snapshot.jobs if job.locked for address in job.placement)
         twice = {address for address, jobs in fixed.items() if jobs > 1}
         self.kept_twice = {address: self.kept_twice.get(address, self.at) for address in twice}

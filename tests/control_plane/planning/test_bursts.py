@@ -1,4 +1,4 @@
-"""Bursts of newcomers: decided in several commits, as one by one, while slots are kept."""
+"""Bursts of newcomers are decided in several commits, as if one by one, and slots are kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TINY = 60_000
 
 @pytest.fixture
 def slots(cluster: Cluster) -> Cluster:
-    """A cluster in a slot that lasts longer than the test."""
+    """Return a cluster in a slot that outlasts the test."""
     cluster.slot_seconds = 30.0
     cluster.save()
     SimulatedAgent.enrol("node-1", 8, SPEED)
@@ -46,7 +46,7 @@ def slots(cluster: Cluster) -> Cluster:
 
 @pytest.fixture
 def burst(slots: Cluster) -> Callable[..., list[Job]]:
-    """Newcomers with a known curve, all submitted at the same time to one project."""
+    """Submit newcomers with a known curve at one time to one project."""
 
     def submitted(count: int = BURST, *, at: datetime | None = None, **fields: Any) -> list[Job]:
         at = at or timezone.now()
@@ -69,7 +69,7 @@ def burst(slots: Cluster) -> Callable[..., list[Job]]:
         return jobs
 
     def mixed(number: int, at: datetime) -> dict[str, Any]:
-        """Hard, wished and no deadlines; such that can be met, hardly, and not at all."""
+        """Submit jobs with hard, soft and no deadlines: feasible, tight and impossible ones."""
         service_class = ("slo", "slo", "soft", "best_effort")[number % 4]
         seconds = (120, 700, 4000, 20, 90_000)[number % 5]
         deadline = None if service_class == "best_effort" else at + timedelta(seconds=seconds)
@@ -210,8 +210,8 @@ def test_a_burst_takes_no_query_for_each_newcomer(burst: Callable[..., list[Job]
 
 
 def test_starting_many_jobs_takes_no_query_for_each(slots: Cluster) -> None:
-    """A small job on each of eight GPUs starts in one pass, as one alone does: generations are made
-    together."""
+    """A small job on each of eight GPUs starts in one pass with as many queries as one job; generations are
+    created together."""
 
     def queries(count: int) -> int:
         curve = ScalingCurveFactory.create(gpu_kind=KIND, levels={1: 10.0})
@@ -234,7 +234,7 @@ def test_starting_many_jobs_takes_no_query_for_each(slots: Cluster) -> None:
 
 
 def test_refusals_by_one_kind_of_gpu_take_no_query_for_each(burst: Callable[..., list[Job]]) -> None:
-    """Whom one kind refuses, each with a curve of its own, is asked for on the other, all together."""
+    """Jobs that one kind refuses, each with its own curve, are tried together on the other."""
     SimulatedAgent.enrol("other", 2, SPEED, kind="emulated-other")
 
     def queries(count: int) -> int:
@@ -258,7 +258,7 @@ def test_refusals_by_one_kind_of_gpu_take_no_query_for_each(burst: Callable[...,
 
 
 def test_kinds_of_gpu_share_the_work_of_a_pass(burst: Callable[..., list[Job]]) -> None:
-    """Otherwise a pass over a burst on each of four kinds would take four times as long as it may."""
+    """Otherwise a pass over a burst on each of four kinds would take four times its limit."""
     SimulatedAgent.enrol("other", 2, SPEED, kind="emulated-other")
     jobs = burst(6)
     for job in jobs[::2]:
@@ -291,7 +291,7 @@ def test_kinds_of_gpu_share_the_work_of_a_pass(burst: Callable[..., list[Job]]) 
 
 
 def test_waiting_for_more_levels_takes_no_query_for_each(burst: Callable[..., list[Job]]) -> None:
-    """Newcomers who would need levels that were never measured, each with a curve of its own."""
+    """The newcomers need levels that were never measured, each on its own curve."""
 
     def queries(count: int) -> int:
         jobs = burst(count)
@@ -317,8 +317,7 @@ def test_waiting_for_more_levels_takes_no_query_for_each(burst: Callable[..., li
 def test_while_a_burst_waits_the_cluster_is_divided_once_a_slot(
     burst: Callable[..., list[Job]], slots: Cluster
 ) -> None:
-    """Where nobody's GPUs move no slot runs, and every pass might divide it: that takes three quarters of a
-    pass's work."""
+    """Without moves no slot runs, and every pass could divide the cluster at three quarters of its work."""
     burst(120)
     now = timezone.now()
     Cluster.objects.update(next_slot_at=None, replanned_at=now - timedelta(seconds=slots.slot_seconds - 5))
@@ -331,7 +330,7 @@ def test_while_a_burst_waits_the_cluster_is_divided_once_a_slot(
 def test_newcomers_of_a_burst_get_no_time_before_the_next_division(
     burst: Callable[..., list[Job]], slots: Cluster
 ) -> None:
-    """Nor does a later pass find their plans begun, though nobody has been given a GPU."""
+    """A later pass must not find their plans begun while no GPU is assigned."""
     burst(120)
     divided_at = timezone.now()
     Cluster.objects.update(next_slot_at=None, replanned_at=divided_at)
@@ -350,7 +349,7 @@ def test_newcomers_of_a_burst_get_no_time_before_the_next_division(
 
 
 def test_paused_newcomer_delays_no_offers(burst: Callable[..., list[Job]], slots: Cluster) -> None:
-    """It gets no verdict until it is resumed: offers and measurements do not wait for it."""
+    """It gets no verdict until it is resumed; offers and measurements do not wait for it."""
     paused, *others = burst(40)
     Job.objects.filter(pk=paused.pk).update(paused_by_owner=True)
     with patch.object(planning, "MOST_WORK", TINY):

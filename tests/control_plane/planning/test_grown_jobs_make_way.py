@@ -1,4 +1,4 @@
-"""Growth that no promise needs does not keep a newcomer from its measurement."""
+"""Growth beyond any promise does not prevent the measurement of a newcomer."""
 
 from __future__ import annotations
 

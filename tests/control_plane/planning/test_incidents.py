@@ -1,4 +1,4 @@
-"""One job must not hurt others: extremes at the door, jobs that cannot be planned, passes that fail."""
+"""One job must not hurt others: extreme inputs, jobs that cannot be planned, passes that fail."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fresh(job: Job) -> Job:
 
 
 def verdict_of(job: Job) -> dict[str, Any]:
-    """What a decided job was told."""
+    """Return the verdict of a decided job."""
     told = fresh(job).verdict
     assert told is not None
     return dict(told)
@@ -60,7 +60,7 @@ def running(submit: Submit, node: SimulatedAgent, **fields: Any) -> Job:
 
 
 def tell_speed(job: Job, rate: float, pause: float = 1.0) -> None:
-    """The job's function is so fast, whatever it said when it was measured."""
+    """Set the speed of the job's function, whatever was measured."""
     curve = fresh(job).curve
     assert curve is not None
     CurveLevel.objects.filter(curve=curve, gpus__gt=1).delete()

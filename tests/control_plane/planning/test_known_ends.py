@@ -1,4 +1,4 @@
-"""Servers that leave at a known time: who says so, what it may cost, and that they are empty in time."""
+"""Servers with a known end: how it is set, its cost to promises, and servers that are empty in time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def two(cluster: Cluster) -> tuple[SimulatedAgent, SimulatedAgent]:
 
 
 def names_of(job: Job) -> set[str]:
-    """Servers whose GPUs the job holds."""
+    """Return the servers whose GPUs the job holds."""
     held = Assignment.objects.filter(job=job, state=AssignmentState.HELD)
     return set(held.values_list("gpu__server__name", flat=True))
 

@@ -1,5 +1,4 @@
-"""Changes that come later than they are charged: new promises keep slack for them, and what never ends is
-ended."""
+"""Changes that take longer than charged: new promises keep slack for them, and endless ones are ended."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def running(submit: Submit, node: SimulatedAgent) -> Job:
 
 
 def took(job: Job, seconds: float) -> None:
-    """The job's start on its GPUs took so long, from the plan's word to its first iteration."""
+    """Set the time from the plan to the job's first iteration."""
     for generation in job.generations.filter(purpose=Purpose.TRAINING, live_at__isnull=False):
         assert generation.live_at is not None
         Generation.objects.filter(pk=generation.pk).update(
@@ -58,7 +57,7 @@ def decided(job: Job) -> Job:
 def test_new_promises_keep_slack_for_starts_that_lately_came_late(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, late: float, seconds: float, promised: bool
 ) -> None:
-    """29.4 s of work on four GPUs, and a second for the pause that is charged."""
+    """29.4 s of work on four GPUs and a charged pause of one second."""
     took(running(submit, owned), 1.0 + late)
     assert change_slack_seconds(cluster, timezone.now()) == pytest.approx(late)
     assert decided(submit(seconds=seconds, iterations=1000)).promised == promised
@@ -90,7 +89,7 @@ def test_slack_is_of_late_starts_of_this_time_and_has_an_end(
 
 
 def began(job: Job, *, waited: float, took: float) -> None:
-    """Its GPUs were free after so long, and from then on it took so long to its first iteration."""
+    """Set how long the job waited for its GPUs, and the time from then to its first iteration."""
     live = job.generations.get(state=GenerationState.LIVE)
     assert live.live_at is not None
     live.held_at = live.live_at - timedelta(seconds=took)
@@ -103,7 +102,7 @@ def began(job: Job, *, waited: float, took: float) -> None:
 def test_slack_is_for_the_latest_of_a_few_starts(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit
 ) -> None:
-    """The longest wait for GPUs and the slowest start, though they were not the same job's."""
+    """The longest wait for GPUs and the slowest start count, even of different jobs."""
     first, second, third = (running(submit, owned) for _ in range(3))
     began(first, waited=0.5, took=1.5)
     began(second, waited=3.0, took=1.0)
@@ -114,7 +113,7 @@ def test_slack_is_for_the_latest_of_a_few_starts(
 def test_slow_starting_functions_do_not_change_the_slack_of_others(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit
 ) -> None:
-    """Theirs is one project of three. What others wait for because of them counts."""
+    """They belong to one project of three. The waits that they cause for others do count."""
     jobs = [running(submit, owned) for _ in range(3)]
     for job, took in zip(jobs, (1.5, 2.0, 41.0), strict=True):
         began(job, waited=0.25, took=took)
@@ -127,7 +126,7 @@ def test_slow_starting_functions_do_not_change_the_slack_of_others(
 def test_slack_is_for_the_planners_own_lateness(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a plan's moment comes a pass may be under way, and another one follows before anybody moves."""
+    """A pass may be under way when a plan's change is due, and another one precedes the first move."""
     monkeypatch.setattr(change_times, "PASSES", 2)
     PlannerPass.objects.all().delete()
     for seconds in (0.2, 0.75, 0.5):

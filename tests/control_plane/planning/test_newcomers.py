@@ -1,4 +1,4 @@
-"""The cluster's rule for newcomers as the planner gets it."""
+"""The planner receives the cluster's rule for newcomers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pass is measured from its beginning to its end, whatever it did and whatever ended it."""
+"""The length of a pass covers all of its work, whatever ended it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLOW_SECONDS = 0.3
 
 
 class Stopwatch:
-    """What passes measure time by: it goes on where a test lets something take long."""
+    """The clock that measures passes; it advances where a test makes a step slow."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -114,7 +114,7 @@ def test_looking_is_not_kept_and_old_passes_are_forgotten(owned: SimulatedAgent)
 
 
 def test_only_a_lease_that_is_a_third_used_is_written_again(cluster: Cluster) -> None:
-    """Whoever writes the cluster's row waits for every report that is just being noted."""
+    """Writing the cluster's row waits for every report that is being stored."""
 
     def writes() -> int:
         with CaptureQueriesContext(connection) as captured, planner_lease(cluster.pk) as epoch:

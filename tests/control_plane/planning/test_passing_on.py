@@ -1,5 +1,4 @@
-"""GPUs on their way from one job to another are in a snapshot once: with whoever gets them, for as long as
-they will be had."""
+"""GPUs that pass between jobs are in a snapshot once, with the receiving job and for its whole time."""
 
 from __future__ import annotations
 
@@ -76,7 +75,7 @@ def test_gpus_that_another_job_waits_for_are_counted_once(leaving: Job, submit: 
 
 
 def test_gpus_that_a_measurement_waits_for_are_blocked_until_it_ends(leaving: Job, submit: Submit) -> None:
-    """Not for a slot alone, as those of the job that leaves would be."""
+    """GPUs of a leaving job alone would be blocked only for a slot."""
     measured = submit(seconds=6000)
     make_room(leaving, measured, measuring=True)
     measuring = Generation.objects.get(purpose=Purpose.PROFILING, state=GenerationState.PREPARING)
@@ -90,7 +89,7 @@ def test_gpus_that_a_measurement_waits_for_are_blocked_until_it_ends(leaving: Jo
 def test_job_waiting_for_gpus_of_a_silent_server_gets_other_ones(
     leaving: Job, submit: Submit, node: SimulatedAgent
 ) -> None:
-    """Its holder was to leave, and then did not: nobody moves a job whose server is silent."""
+    """The holder was to leave but stays, since a job on a silent server is not moved."""
     coming = submit("best_effort", iterations=100_000)
     Job.objects.filter(pk=coming.pk).update(state=JobState.SUSPENDED)
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""Every policy of a live cluster runs it: the same files that the simulator asks."""
+"""Every live policy runs the cluster with the same code as the simulator."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_policy_memory_returns_at_the_next_decision(
 def test_unknown_policy_falls_back_to_the_default(
     cluster: Cluster, node: SimulatedAgent, submit: Submit, name: str
 ) -> None:
-    """A published baseline is for simulations alone."""
+    """Published baselines run only in simulations."""
     with_policy(cluster, name)
     assert cluster_policy(cluster).name == DEFAULT_POLICY
     job = submit(seconds=600)

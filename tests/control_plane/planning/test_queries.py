@@ -1,4 +1,4 @@
-"""What is looked at every second asks the database little, and no more for many jobs than for few."""
+"""Checks that run every second take few queries, and no more for many jobs than for few."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def queries(action: Callable[[], object]) -> int:
 
 @pytest.fixture
 def running(owned: SimulatedAgent, submit: Submit) -> Callable[[int], None]:
-    """Submits so many jobs and lets them train, each on a GPU of its own."""
+    """Return a function that submits this many jobs and trains each on its own GPU."""
 
     def run(count: int) -> None:
         for _ in range(count):
@@ -86,7 +86,7 @@ def test_function_measured_on_all_gpus_needs_no_snapshot(
 
 @dataclass
 class HarmedByEverything:
-    """A policy under which whatever is measured takes what a promise stands on."""
+    """A policy under which every measurement takes GPUs that a promise needs."""
 
     asked: list[int] = field(default_factory=list)
 
@@ -107,7 +107,7 @@ def test_each_block_without_room_is_asked_about_once(running: Callable[[int], No
 def test_job_queries_leave_out_the_files_of_functions(
     owned: SimulatedAgent, submit: Submit, running: Callable[[int], None]
 ) -> None:
-    """A bundle may have a thousand files with long paths: every job's row would carry them."""
+    """A bundle may have a thousand files with long paths, which every job's row would include."""
     running(1)
     job = Job.objects.get()
     unknown = FunctionVersionFactory.create(function__project=job.project)

@@ -1,5 +1,4 @@
-"""What holds whatever people do and agents suffer: see `random_days.py` for how a run goes and what is
-checked in it."""
+"""Invariants under random actions of users and agents; `random_days.py` describes a run and its checks."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def curves_known() -> bool:
 
 @pytest.fixture
 def hasty(cluster: Cluster) -> Cluster:
-    """Slots and time-outs short enough for many of them in a run."""
+    """Return a cluster with slots and time-outs short enough for many in a run."""
     cluster.slot_seconds = 5.0
     cluster.suspect_seconds, cluster.fence_seconds = 6.0, 20.0
     cluster.prepare_timeout_seconds = cluster.handover_timeout_seconds = cluster.suspend_timeout_seconds = (
@@ -46,7 +45,7 @@ def hasty(cluster: Cluster) -> Cluster:
 
 
 def store_curve(curve: ScalingCurve, memory: Mapping[int, int] = MappingProxyType({})) -> None:
-    """The curve as if it had been measured: every level with what a change onto it costs."""
+    """Store the curve as if measured: every level with the cost of a change to it."""
     ScalingCurve.objects.filter(pk=curve.pk).update(
         state=CurveState.READY, complete=True, finishing_seconds=4.0
     )
@@ -65,7 +64,7 @@ def store_curve(curve: ScalingCurve, memory: Mapping[int, int] = MappingProxyTyp
 
 @pytest.fixture(autouse=True)
 def _counted_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids decide here and there what happens: with random ones no run would come out the same again."""
+    """Number ids: some decisions depend on them, and random ones would make runs irreproducible."""
     numbers = itertools.count()
     identifier = Job._meta.get_field("id")
     monkeypatch.setitem(identifier.__dict__, "_get_default", lambda: f"{next(numbers):012d}")
@@ -105,7 +104,7 @@ def test_random_days_on_servers_of_unlike_memory_of_which_one_leaves(
     memory: tuple[int, ...],
     second: float,
 ) -> None:
-    """On one GPU a worker takes more than the smaller server has for each of its four."""
+    """A worker on one GPU needs more memory than the smaller server has per GPU."""
     clock.turn(second)
     day = RandomDay(7, hasty, submit, clock, SPEED, stays_seconds=stays_seconds, memory=memory)
     first = submit("best_effort", iterations=3000)

@@ -1,5 +1,4 @@
-"""Jobs with which no plan can be computed: each is set aside as it is found, whoever asked, and the others go
-on."""
+"""Jobs for which no plan can be computed are set aside in any request, and all others continue."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def node(cluster: Cluster) -> SimulatedAgent:
 
 @pytest.fixture
 def breaks(monkeypatch: pytest.MonkeyPatch) -> Breaks:
-    """No plan can be computed for a question that has one of these jobs."""
+    """Make planning fail for snapshots that contain one of these jobs."""
 
     def break_with(culprits: Callable[[str], bool]) -> None:
         real = Punctual.problem_of
@@ -58,13 +57,13 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> Breaks:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long a machine takes to find who breaks a plan decides nothing here."""
+    """Lift the time limit of the search, so that results do not depend on the machine."""
     monkeypatch.setattr(planning, "SETTING_ASIDE_SECONDS", inf)
 
 
 @pytest.fixture
 def one_step(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass that has set somebody aside ends."""
+    """End a pass after it has set a job aside."""
     monkeypatch.setattr(planning, "SETTING_ASIDE_SECONDS", 0.0)
 
 
@@ -78,7 +77,7 @@ def among(jobs: Collection[Job]) -> Callable[[str], bool]:
 
 
 def told(jobs: Collection[Job], key: str) -> set[Any]:
-    """What these jobs' verdicts say."""
+    """Return the values of a field in these jobs' verdicts."""
     return {(fresh(job).verdict or {}).get(key) for job in jobs}
 
 

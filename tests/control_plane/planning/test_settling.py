@@ -1,5 +1,4 @@
-"""What the passing of time settles is settled some at a time: however many jobs a function has, a pass stays
-short."""
+"""Time limits are settled in batches, so that a pass stays short for any number of jobs."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ def states() -> dict[str, int]:
 
 
 def one_pass() -> bool:
-    """Let the planner look once, in few statements. Returns whether it asked to be woken again."""
+    """Run one pass in few statements; return whether it asked for another wake-up."""
     with patch.object(planning, "wake") as woken, CaptureQueriesContext(connection) as captured:
         run_planner("test")
     assert len(captured) < STATEMENTS

@@ -1,4 +1,4 @@
-"""When the live planner reallocates: by the one rule of `scheduling.core.clock`."""
+"""The live planner reallocates by the rule of `scheduling.core.clock`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.control_plane.simulated_time import SimulatedTime
 
 @pytest.fixture
 def cluster(cluster: Cluster) -> Cluster:
-    """A cluster that declares silent servers lost early, after fewer looks."""
+    """Return a cluster that declares silent servers lost early, after few lease checks."""
     cluster.fence_seconds = 24.0
     cluster.save()
     return cluster

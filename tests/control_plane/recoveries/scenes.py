@@ -1,4 +1,4 @@
-"""What tests of recoveries have in common: jobs that train, and how servers and workers are lost."""
+"""Shared steps of recovery tests: training jobs, and losses of servers and workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PHASE_TIMES = [f"{phase.value}_at" for phase in PHASES]
 
 
 def train_on(submit: Submit, here: SimulatedAgent, other: SimulatedAgent, durable: int = 0) -> Job:
-    """A job that trains on one server alone, whose state of an iteration is durable, if wanted."""
+    """Return a job that trains on one server alone, with a durable state of an iteration if given."""
     Server.objects.filter(pk=other.agent.server_id).update(drain="drained")
     job = submit("best_effort", iterations=100_000)
     settle(here, other)
@@ -42,7 +42,7 @@ def train_on(submit: Submit, here: SimulatedAgent, other: SimulatedAgent, durabl
 
 
 def go_on(time: SimulatedTime, *agents: SimulatedAgent, rounds: int = 5) -> None:
-    """Let planner and agents talk while slots go by."""
+    """Alternate planner and agents while slots pass."""
     for _ in range(rounds):
         time.turn(0.1)
         run_planner("test")
@@ -58,7 +58,7 @@ def reached(job: Job, iteration: int) -> None:
 
 
 def memory_of(agent: SimulatedAgent, job: Job, iteration: int) -> dict[str, Any]:
-    """What a server's store holds of the job's ranks there."""
+    """Return the store report of the job's ranks on that server."""
     live = job.generations.get(state=GenerationState.LIVE)
     holdings = [
         {
@@ -72,7 +72,7 @@ def memory_of(agent: SimulatedAgent, job: Job, iteration: int) -> dict[str, Any]
 
 
 def fail(agent: SimulatedAgent, job: Job, reason: str = "killed") -> None:
-    """Rank 0's agent reports that the worker has ended."""
+    """Report the end of the job's worker of rank 0."""
     worker = agent.rank_zero(job.pk)
     assert worker is not None
     agent.event(worker, "failed", reason=reason, message="signal 9", traceback="")
@@ -86,8 +86,8 @@ def look(cluster: Cluster, *alive: SimulatedAgent) -> None:
 
 
 def lose(cluster: Cluster, time: SimulatedTime, *alive: SimulatedAgent) -> datetime:
-    """All others fall silent; looks and the living agents' reports go on until they are given up. Returns
-    when they were found silent."""
+    """Silence all other servers, with lease checks and the living agents' reports, until they are given up.
+    Return when they were found silent."""
     suspected_at = None
     for _ in range(round((cluster.fence_seconds + cluster.fence_margin_seconds) / LOOK_SECONDS) + 2):
         time.turn(LOOK_SECONDS)
@@ -111,7 +111,7 @@ def assert_phases_ascend(found: Recovery) -> None:
 
 
 def both_train(submit: Submit, nodes: Nodes) -> Job:
-    """A job over two servers."""
+    """Return a job that trains over two servers."""
     job = submit("best_effort", iterations=100_000, batch=64)
     settle(*nodes)
     live = job.generations.get(state=GenerationState.LIVE)

@@ -1,4 +1,4 @@
-"""Recoveries and copies that take too long, and what is kept of them."""
+"""Overdue recoveries and copies, and the retention of recoveries."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_recoveries_that_were_quick_make_the_platform_impatient(
 
 
 def quick_recoveries(job: Job, seconds: float = 5.0) -> None:
-    """Recoveries of late took so long."""
+    """Record recent recoveries of this duration."""
     now = timezone.now()
     for number in range(100, 105):
         Recovery.objects.create(
@@ -177,7 +177,7 @@ def test_recovery_time_excludes_the_fence(
 
 
 def holding(job: Job, server: Server, rank: int, iteration: int, **more: int) -> None:
-    """A server's store keeps a rank's shard."""
+    """Report that a server's store holds a rank's shard."""
     live = job.generations.get(state=GenerationState.LIVE)
     agent = Agent.objects.get(server=server)
     agent.memory_store.setdefault("holdings", []).append(
@@ -234,7 +234,7 @@ def test_missing_state_in_memory_is_an_incident(
 
 
 def both_keep(job: Job, nodes: Nodes, iteration: int) -> None:
-    """Each server has all shards of that iteration."""
+    """Report that each server has all shards of that iteration."""
     Agent.objects.update(memory_store={})
     live = job.generations.get(state=GenerationState.LIVE)
     for node in nodes:

@@ -1,5 +1,4 @@
-"""Recoveries as rows: opened once for each failure, advanced by what agents report, whole after any
-restart."""
+"""Recoveries as rows: one for each failure, advanced by agents' reports, complete after any restart."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def test_a_killed_workers_job_recovers_from_the_memory_of_its_server(
 def starting_again(
     time: SimulatedTime, here: SimulatedAgent, other: SimulatedAgent, job: Job
 ) -> list[SimulatedWorker]:
-    """Fail a worker; return those that start in its place on its server, as its agent sees them: processes
-    are up, but no worker is ready."""
+    """Fail a worker; return its replacements on its server, with processes started but no worker ready."""
     Server.objects.filter(pk=other.agent.server_id).update(drain="drained")
     fail(here, job)
     ranks: list[SimulatedWorker] = []
@@ -369,13 +367,13 @@ def test_state_source_of_each_rank_is_own_peer_or_storage() -> None:
 
 
 class Dropped(Exception):
-    """The process is gone."""
+    """The process died."""
 
 
 @pytest.fixture
 def scenario(cluster: Cluster, submit: Submit) -> Callable[[], dict[str, Any]]:
-    """A server is lost, the first start elsewhere fails, the second trains. Gives the recovery's row, its
-    times in seconds since the failure. Clock and agents are made anew each time."""
+    """Lose a server; the first start elsewhere fails and the second trains. Return the recovery's row with
+    times in seconds since the failure. Clock and agents are new each time."""
 
     hours = itertools.count()
 

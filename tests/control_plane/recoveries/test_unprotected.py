@@ -1,5 +1,5 @@
-"""A job that was rescaled is unprotected until the first point of its new generation is whole: what its old
-one has left in memory is of another layout."""
+"""A rescaled job is unprotected until its new generation's first complete point, since the old one's copies
+have another layout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STORE_BYTES = 1_000_000
 
 @dataclass
 class Told:
-    """What people and the monitoring system are told of a job's protection."""
+    """A job's protection as shown to users and to the monitoring system."""
 
     api: str
     newest: int | None
@@ -38,7 +38,7 @@ class Told:
 
 
 def told(job: Job) -> Told:
-    """Asked as the job's owner and as an operator, after the next look at the cluster."""
+    """Return the protection as seen by the job's owner and an operator after the next pass."""
     reconcile()
     client, operator = Client(), Client()
     client.force_login(job.owner)
@@ -79,7 +79,7 @@ def keep(
 
 
 def enrol(name: str, gpus: int) -> SimulatedAgent:
-    """A server with room for states."""
+    """Enrol a server with room for states."""
     made = SimulatedAgent.enrol(name, gpus, SPEED)
     Server.objects.filter(pk=made.agent.server_id).update(memory_store_bytes=STORE_BYTES)
     return made

@@ -1,4 +1,4 @@
-"""`protection` of a job: what its owner asks for enters admission and reaches the stores and the workers."""
+"""`protection` of a job enters admission and reaches the stores and the workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Submit = Callable[..., Job]
 
 
 def asking(job: Job, **protection: int) -> Job:
-    """Submit the same again, with protection."""
+    """Submit the same job again with protection."""
     request = replace(request_of(job), protection=protection)
     return job_submit(project=job.project, owner=job.owner, request=request)
 

@@ -1,4 +1,4 @@
-"""Promises that a stop of the platform broke: each job says so, and all stand in one incident."""
+"""Promises missed because the platform was stopped: each job records it, and one incident lists all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STOPPED = "2026-03-02 12:00 to 12:15 UTC"
 
 
 def promised_job(cluster: Cluster, *, deadline: float, finish: float, **fields: Any) -> Job:
-    """A job whose deadline and planned finish are so many seconds away."""
+    """Return a job with its deadline and planned finish this many seconds away."""
     now = timezone.now()
     job: Job = make.JobFactory.create(
         cluster=cluster,
@@ -48,7 +48,7 @@ def stop_the_platform(seconds: float = 900.0) -> None:
 
 
 def mark(cluster: Cluster) -> None:
-    """What the first pass after a start does, before and after the first look at the leases."""
+    """Run the first pass after a start, before and after the first lease check."""
     mark_late(cluster, timezone.now(), 1)
     let_pass(1)
     expire_leases()
@@ -98,7 +98,7 @@ def test_a_miss_that_no_stop_caused_names_none(cluster: Cluster, deadline: float
 
 
 def test_a_late_promise_of_a_running_job_counts_as_missed(cluster: Cluster) -> None:
-    """The overview never says `1 late` beside `Missed 0`."""
+    """The overview must not show `1 late` beside `Missed 0`."""
     promised_job(cluster, deadline=600, finish=300, at_risk=True)
     promised_job(cluster, deadline=6000, finish=300)
     operator: User = make.UserFactory.create(is_operator=True)

@@ -1,4 +1,4 @@
-"""The deadline of an offer counts from its acceptance; its hold costs nobody time on an idle cluster."""
+"""An offer's deadline counts from its acceptance; its hold delays no other job on an idle cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MORE_SECONDS = 5.0
 
 @pytest.fixture
 def declined(owned: SimulatedAgent, submit: Submit, clock: SimulatedTime) -> Job:
-    """A job of a known function on an idle cluster, with far too early a deadline."""
+    """Return a job of a known function, declined on an idle cluster for its early deadline."""
     job = submit(seconds=10, iterations=3400)
     measured(job)
     run_planner("test")

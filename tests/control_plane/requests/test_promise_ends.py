@@ -1,4 +1,4 @@
-"""How promises end: what is nobody's fault here is void, and never counts as met."""
+"""Outcomes of promises: losses beyond the promise make it void and never count as met."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lost_a_server(job: Job, number: int, **fields: Any) -> None:
 
 @pytest.fixture
 def late(cluster: Cluster) -> Job:
-    """A job whose deadline has passed, in a cluster that keeps one server in reserve."""
+    """Return a job past its deadline, in a cluster that keeps one server in reserve."""
     Cluster.objects.update(reserve_servers=1)
     now = timezone.now()
     job: Job = make.JobFactory.create(

@@ -1,5 +1,4 @@
-"""A project's GPU hours under promise: whichever way a promise is asked for, no more are promised than it may
-hold."""
+"""A project's quota of promised GPU hours holds for every way to request a promise."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ FOR_NONE, FOR_ONE = 0.05, 0.15
 
 @pytest.fixture(autouse=True)
 def known(owned: SimulatedAgent, submit: Submit) -> Job:
-    """A job without a deadline, of the function that all others are of: its speed is known."""
+    """Return a job without a deadline whose function has a known speed; all other jobs use this function."""
     job = submit("best_effort", iterations=ITERATIONS)
     measured(job)
     return decided(job)

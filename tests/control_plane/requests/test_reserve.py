@@ -1,4 +1,4 @@
-"""One server may be lost at the worst moment and every promise still stands: live services, simulated time,
+"""One server may be lost at the worst moment and every promise still holds: live services, simulated time,
 reserve 1."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Submit = Callable[..., Job]
 def test_reserve_slack_covers_work_lost_since_the_last_checkpoint(
     cluster: Cluster,
 ) -> None:
-    """Just before the next checkpoint a minute of work is lost, beside fence, margin and a start."""
+    """A minute of work is lost just before the next checkpoint, beside fence, margin and a start."""
 
     def slack() -> float:
         return FailureCharges(cluster).asked_for(None, None).slack_seconds
@@ -87,7 +87,7 @@ def test_a_deadline_that_a_lost_server_would_break_is_not_promised(cluster: Clus
 
 
 def measured_once(submit: Submit, *agents: SimulatedAgent, **figures: float) -> None:
-    """A job of the same function has trained to its end, and stored its state on the way."""
+    """Train a job of the same function to its end, with stored states."""
     known = submit("best_effort", iterations=10)
     settle(*agents)
     agent = next(agent for agent in agents if agent.rank_zero(known.pk))
@@ -111,13 +111,14 @@ def shard(worker: SimulatedWorker, iteration: int) -> dict[str, Any]:
 
 
 def with_stores(*agents: SimulatedAgent) -> None:
-    """Their servers keep states in memory."""
+    """Let these agents' servers keep states in memory."""
     for agent in agents:
         Server.objects.filter(pk=agent.agent.server_id).update(memory_store_bytes=10**9)
 
 
 def test_copies_in_memory_allow_a_deadline_that_storage_does_not(cluster: Cluster, submit: Submit) -> None:
-    """Once a state of the function was stored, a lost server costs a quarter of a minute, not a whole one."""
+    """After one stored state of the function, a lost server costs a quarter of a minute instead of a whole
+    one."""
     agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
     measured_once(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
     Cluster.objects.update(reserve_servers=1)
@@ -205,7 +206,7 @@ def test_operators_see_jobs_whose_loss_would_exceed_their_promise(cluster: Clust
 
 
 def test_expected_failures_lower_what_may_be_promised(cluster: Cluster, submit: Submit) -> None:
-    """200 failures a day, each of some 2.5 minutes, take a third of a server's time."""
+    """200 failures a day of about 2.5 minutes each take a third of a server's time."""
     agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
     measured_once(submit, *agents)
     measured = {level.gpus: level.iterations_per_second for level in CurveLevel.objects.all()}
@@ -236,7 +237,7 @@ def counts_on_sentence_at(failures_per_server_day: float, job: Job) -> str:
 
 
 def test_progress_is_believed_however_often_servers_fail(cluster: Cluster, submit: Submit) -> None:
-    """What failures are expected to take is no bound of what a job can have done."""
+    """The expected cost of failures does not bound the progress of a job."""
     agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
     measured_once(submit, *agents)
     Cluster.objects.update(failures_per_server_day=200.0)

@@ -1,4 +1,4 @@
-"""With one server in reserve a server is lost at the worst moment, for good: every promise stands. Live
+"""With one server in reserve, a server is lost for good at the worst moment and every promise holds. Live
 services, simulated time."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECONCILED_EVERY_SECONDS = 2.0  # as by the clock of the platform
 
 
 class Never(random.Random):
-    """Nothing happens by chance, and everything that is to happen does."""
+    """Always returns 0.5: unlikely events never happen, and likely ones always do."""
 
     def random(self) -> float:
         return 0.5
@@ -37,8 +37,7 @@ class Never(random.Random):
 
 @dataclass
 class SteadyAgent(RandomAgent):
-    """Trains a step a second, and stores the state as often as it is told; once lost it is never heard
-    again."""
+    """Trains a step a second and stores states at the required rate; once lost, it never reports again."""
 
     lost: bool = False
     since_stored: dict[tuple[str, int, int], int] = field(default_factory=dict)
@@ -88,7 +87,7 @@ class SteadyAgent(RandomAgent):
 
 @dataclass
 class Days:
-    """The cluster's life, a second at a time."""
+    """The cluster's life in steps of a second."""
 
     time: SimulatedTime
     agents: list[SteadyAgent]
@@ -109,7 +108,7 @@ class Days:
         pytest.fail(f"waited {LONGEST_SECONDS} s in vain for: {what}")
 
     def lose_server_of(self, job: Job) -> None:
-        """The server on which the first rank of its present generation trains."""
+        """Lose the server of rank 0 of the job's present generation."""
         live = Generation.objects.get(job=job, state=GenerationState.LIVE)
         name = live.assignments.get(rank=0).gpu.server.name
         (agent,) = [agent for agent in self.agents if agent.agent.server.name == name]
@@ -143,7 +142,7 @@ def days(cluster: Cluster, clock: SimulatedTime) -> Days:
 
 
 def promised_without_time_to_spare(submit: Submit, iterations: int) -> Job:
-    """As early a deadline as the platform offers."""
+    """Return a job promised at the earliest deadline that the platform offers."""
     declined = submit(seconds=5, iterations=iterations)
     assert declined.curve is not None
     if not declined.curve.levels.exists():

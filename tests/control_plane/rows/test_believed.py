@@ -1,4 +1,4 @@
-"""What user code says of a job's progress is believed as far as the job's speed allows it."""
+"""Progress reported by user code is believed only as far as the job's speed allows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ITERATIONS = 34_000
 
 @pytest.fixture
 def promised(owned: SimulatedAgent, submit: Callable[..., Job], clock: SimulatedTime) -> Job:
-    """A promised job that has just begun to train, on all GPUs."""
+    """Return a promised job that has just begun to train on all GPUs."""
     job = submit("slo", seconds=1_100.0, iterations=ITERATIONS)
     for _ in range(6):
         settle(owned, rounds=1)
@@ -38,7 +38,7 @@ def promised(owned: SimulatedAgent, submit: Callable[..., Job], clock: Simulated
 
 
 def says(agent: SimulatedAgent, job: Job, iteration: int) -> None:
-    """The job's code reports this iteration."""
+    """Report this iteration from the job's code."""
     generation = job.generations.get(state=GenerationState.LIVE).number
     item: dict[str, Any] = {
         "job": job.pk,
@@ -54,7 +54,7 @@ def says(agent: SimulatedAgent, job: Job, iteration: int) -> None:
 
 
 def seen(job: Job) -> JobSnapshot:
-    """The job as it is planned."""
+    """Return the job's row in the planner's snapshot."""
     snapshot = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot
     return next(each for each in snapshot.jobs if each.id == job.pk)
 

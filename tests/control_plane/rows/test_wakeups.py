@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Messages that reach the broker, by their topics."""
+    """Return the topics of the messages that reach the broker."""
     topics: list[str] = []
 
     def deliver(topic: str, payload: dict[str, Any]) -> bool:
@@ -48,7 +48,7 @@ def test_rolled_back_transaction_wakes_no_planner(sent: list[str]) -> None:
 
 
 def test_without_redis_nothing_fails(sent: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planner looks by itself every second."""
+    """The planner also polls every second."""
 
     class Away:
         def __getattr__(self, name: str) -> Any:

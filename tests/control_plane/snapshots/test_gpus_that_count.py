@@ -1,4 +1,4 @@
-"""Which GPUs count for what: one rule for plans, measurements, samples, summaries and pages."""
+"""Which GPUs count: one rule for plans, measurements, samples, summaries and pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def every_server(cluster: Cluster) -> list[Server]:
-    """A server in each state that there can be, with a healthy GPU and a broken one."""
+    """Return a server in each possible state, with a healthy GPU and a broken one."""
     lender = InferenceClusterFactory.create(cluster=cluster)
     servers = []
     for state, drain, lending in product(ServerState, DrainState, LendingState):

@@ -1,4 +1,4 @@
-"""Host memory that workers take: measured, reserved, raised when they take more, and never overcommitted."""
+"""Host memory of workers is measured, reserved, raised on growth, and never overcommitted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def curves_known() -> bool:
 
 
 def server(name: str, gib: float, **facts: Any) -> SimulatedAgent:
-    """Four GPUs, and so much host memory."""
+    """Enrol a server with four GPUs and this much host memory."""
     agent = SimulatedAgent.enrol(name, 4, SPEED, inventory={"memory_bytes": int(gib * GIB), **facts})
     agent.memory = TAKES
     return agent
@@ -63,7 +63,7 @@ def test_worker_memory_is_measured_reserved_and_shown(cluster: Cluster, submit: 
 
 
 def test_a_level_that_the_smallest_server_does_not_hold_is_none(cluster: Cluster, submit: Submit) -> None:
-    """Measured on the larger server; five GiB is what the other has for a worker."""
+    """It is measured on the larger server; the other has five GiB per worker."""
     large = server("large", 64)
     settle(large)
     job = submit("best_effort", iterations=10**6)
@@ -144,7 +144,7 @@ def test_less_than_before_lowers_nothing(cluster: Cluster, submit: Submit) -> No
 
 
 def test_worker_memory_limit_of_the_agent_counts(cluster: Cluster, submit: Submit) -> None:
-    """The host has 16 GiB for each; its agent ends a worker that takes more than two."""
+    """The host has 16 GiB per worker, but its agent ends a worker that takes more than two."""
     node = server("node-1", 64, worker_memory_bytes=2 * GIB)
     job = submit(seconds=600)
     settle(node)

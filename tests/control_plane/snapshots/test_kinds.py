@@ -1,5 +1,4 @@
-"""Several kinds of GPU: they are asked for a job one after the other, and a refusal is final only on the
-last."""
+"""Several kinds of GPU are tried in turn, and a refusal is final only on the last."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def curves_known() -> bool:
 
 @pytest.fixture
 def nodes(cluster: Cluster) -> Nodes:
-    """Four GPUs of one kind, and two of a faster one."""
+    """Return four GPUs of one kind and two of a faster one."""
     return (
         SimulatedAgent.enrol("many", 4, SLOW, kind="emulated-t4"),
         SimulatedAgent.enrol("few", 2, FAST, kind="emulated-a100"),
@@ -154,7 +153,7 @@ def test_jobs_are_spread_over_the_kinds_live_as_in_a_simulation(
 
 
 class SmallMemory(SimulatedAgent):
-    """Whatever is measured here does not fit."""
+    """Every measured level exceeds the memory of this agent's devices."""
 
     def _profile(self, worker: SimulatedWorker) -> None:
         if worker.phase != "exited":

@@ -1,4 +1,4 @@
-"""A job that waits for GPUs gets those of a server that has its state in memory, where others are as good."""
+"""A waiting job gets GPUs of a server with its state in memory, where others are equally good."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def used() -> list[str]:
 
 
 def keeps(server: str, generation: Generation, size: int = 1000) -> None:
-    """The server's store has a copy of every rank's shard."""
+    """Report that the server's store has a copy of every rank's shard."""
     copies = [holding(generation, rank, 7, bytes=size) for rank in range(generation.world_size)]
     Agent.objects.filter(server__name=server).update(memory_store={"holdings": copies})
 
