@@ -127,7 +127,9 @@ def test_workers_start_only_under_a_lease() -> None:
 def test_a_generation_without_workers_here_waits_and_loses_none() -> None:
     both = wanted(desire(ranks=2), desire("b"))
     first = decide(both, [], Memory(), may_start=True, most_starts=1)
-    begun = [(each.desire.job, each.slot.rank) for each in first.actions if isinstance(each, StartWorker)]
+    begun = [
+        (action.desire.job, action.slot.rank) for action in first.actions if isinstance(action, StartWorker)
+    ]
     assert (begun, len(first.actions)) == ([("a", 0)], 1)
     assert "b" not in {job for job, _ in first.memory.generations}
     then = decide(both, [view()], first.memory, may_start=True)

@@ -191,7 +191,7 @@ class Moves:
 
     def _tell(self, *members: Members, also: Sequence[Node] = ()) -> None:
         """Send each involved server its whole desired state."""
-        nodes = [*also, *(node for one in members for node in (one.keeper, *one.ranks))]
+        nodes = [*also, *(node for member in members for node in (member.keeper, *member.ranks))]
         for node in {node.name: node for node in nodes}.values():
             with node.plane.lock:
                 node.plane.remembered = ["job"]

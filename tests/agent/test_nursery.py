@@ -140,7 +140,11 @@ def test_warm_workers_serve_before_the_next_nursery_is_ready(
     agent.start()
     wait_until(lambda: "the nursery is ready" in agent.log, "warm workers can be forked")
     warm = wait_until(
-        lambda: [one["folder"].name for one in agent.launchers() if "probe" not in one["folder"].name],
+        lambda: [
+            launcher["folder"].name
+            for launcher in agent.launchers()
+            if "probe" not in launcher["folder"].name
+        ],
         "a worker is warm",
     )
     agent.kill()

@@ -104,7 +104,7 @@ class Report:
         return all(invariant.holds for invariant in self.invariants)
 
     def broken(self) -> list[str]:
-        return [f"{one.text}: {what}" for one in self.invariants for what in one.broken]
+        return [f"{invariant.text}: {what}" for invariant in self.invariants for what in invariant.broken]
 
     def lines(self) -> list[str]:
         """Return the report as readable lines."""
@@ -140,7 +140,7 @@ class Report:
                 "seed": self.seed,
                 "seconds": self.seconds,
                 "holds": self.holds,
-                "invariants": [vars(one) | {"holds": one.holds} for one in self.invariants],
+                "invariants": [vars(invariant) | {"holds": invariant.holds} for invariant in self.invariants],
                 "sent": self.sent,
                 "answers": self.answers,
                 "memory_bytes": self.memory_bytes,

@@ -122,7 +122,7 @@ def test_all_undominated_pairs_are_kept(pairs: list[tuple[float, float]]) -> Non
     first, second = np.array(pairs).T
     kept = [(first[one], second[one]) for one in not_dominated(first, second)]
     undominated = {
-        one for one in pairs if not any(o != one and o[0] <= one[0] and o[1] <= one[1] for o in pairs)
+        pair for pair in pairs if not any(o != pair and o[0] <= pair[0] and o[1] <= pair[1] for o in pairs)
     }
     assert kept == sorted(undominated)
 
@@ -135,7 +135,7 @@ def test_merged_neighbours_are_the_same_model(problem: FusionProblem, most: int)
     assert merged.sizes_bytes.sum() == problem.sizes_bytes.sum()
     assert merged.backward_seconds.sum() == pytest.approx(problem.backward_seconds.sum())
     boundaries = best_fusion(merged).boundaries
-    whole = tuple(ends[one - 1] for one in boundaries)
+    whole = tuple(ends[boundary - 1] for boundary in boundaries)
     assert iteration_seconds(merged, boundaries) == pytest.approx(iteration_seconds(problem, whole))
 
 

@@ -41,10 +41,10 @@ def test_a_mixture_is_on_time_though_a_worker_dies(
     kill_a_worker(running_platform, job)
     wait_for(job, lambda job: job.state == "completed", "it completes", seconds=300)
     assert job.promise_outcome == "met"
-    assert [one.outcome for one in job.recoveries()] == ["recovered"]
+    assert [recovery.outcome for recovery in job.recoveries()] == ["recovered"]
     told = job.experts()
     assert [len(layer["load"]) for layer in told["layers"]] == [EXPERTS, EXPERTS]
-    (stored,) = [one for one in job.artifacts() if one.name == "weights.pt"]
+    (stored,) = [artifact for artifact in job.artifacts() if artifact.name == "weights.pt"]
     weights = torch.load(job.download(stored, tmp_path), weights_only=True)
     experts = {name.split(".experts.")[1].split(".")[0] for name in weights if ".experts." in name}
     assert experts == {str(number) for number in range(EXPERTS)}

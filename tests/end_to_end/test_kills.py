@@ -238,7 +238,11 @@ def test_a_recovery_survives_the_planners_kill_with_one_generation(
     kill_a_worker(running_platform, job)
 
     def under_way() -> bool:
-        found = [one for one in job.recoveries() if one.failed_generation == failed and one.outcome == "open"]
+        found = [
+            recovery
+            for recovery in job.recoveries()
+            if recovery.failed_generation == failed and recovery.outcome == "open"
+        ]
         return bool(found) and (found[0].recovering_generation is not None) == planned
 
     wait_until(under_way, "a recovery is under way", seconds=60)
@@ -251,7 +255,9 @@ def test_a_recovery_survives_the_planners_kill_with_one_generation(
     another_planner(rows, before)
     assert time.monotonic() - killed_at <= PATIENCE_SECONDS
     goes_on(job)
-    begun = [one for one in training_generations(rows, job) if one["number"] > (failed or 0)]
+    begun = [
+        generation for generation in training_generations(rows, job) if generation["number"] > (failed or 0)
+    ]
     assert [one["state"] for one in begun] == ["live"], f"one generation answers one failure: {begun}"
     told = next(one for one in job.recoveries() if one.failed_generation == failed)
     assert (told.outcome, told.recovering_generation) == ("recovered", begun[0]["number"])
@@ -313,7 +319,7 @@ def test_a_job_resumes_from_memory_after_a_workers_kill(
     assert found["source"] == "memory"
     # Iterations here are short: copying after each would exceed its share of the time.
     assert found["start_iteration"] > stored, "it goes on beyond what was durable"
-    told = next(one for one in job.recoveries() if one.failed_generation == generation)
+    told = next(recovery for recovery in job.recoveries() if recovery.failed_generation == generation)
     assert (told.kind, told.outcome, told.source) == ("software", "recovered", "own_memory")
     assert told.iterations_lost is not None
     seconds = {span["phase"]: span["seconds"] for span in told.phases}
@@ -356,9 +362,9 @@ def test_a_job_resumes_from_a_peers_memory_after_its_server_dies(
             job.id,
         )
         assert [row["name"] for row in on] == ["node-2"]
-        told = next(one for one in job.recoveries() if one.failed_generation == generation)
+        told = next(recovery for recovery in job.recoveries() if recovery.failed_generation == generation)
         assert told.outcome == "recovered"
-        assert {one["source"] for one in told.sources} <= {"own_memory", "peer_memory"}
+        assert {source["source"] for source in told.sources} <= {"own_memory", "peer_memory"}
         assert {one["server"] for one in told.sources} == {"node-2"}
         goes_on(job)
     finally:

@@ -99,7 +99,7 @@ def run_schedule(
         covered=is_covered([deed.fault for deed in deeds], scene.reserve_servers, CHARGE),
         judged=judged.covered,
         left_seconds=judged.left_seconds,
-        violations=[str(one) for one in dict.fromkeys(found)],
+        violations=[str(violation) for violation in dict.fromkeys(found)],
         calm_seconds=round(time.monotonic() - calm_began, 1),
         wall_seconds=round(time.monotonic() - began, 1),
         load=round(os.getloadavg()[0], 1),

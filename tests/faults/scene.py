@@ -170,7 +170,9 @@ def _clocks(stack: ExitStack) -> Clocks:
 
 
 def _clocked(clocks: Clocks) -> dict[str, dict[str, str]]:
-    return {name: clocks.environment(name) for name in (*ONE_HOST, *(f"agent-{each}" for each in SERVERS))}
+    return {
+        name: clocks.environment(name) for name in (*ONE_HOST, *(f"agent-{server}" for server in SERVERS))
+    }
 
 
 def _turns(clocks: Clocks) -> dict[Target, Callable[[float], Undo]]:

@@ -360,10 +360,10 @@ def _kernels_of(module: str) -> Iterator[CPUDispatcher]:
 def _signatures() -> dict[str, int]:
     """How many kinds of arguments each kernel has been compiled, or loaded, for."""
     return {
-        f"{module}.{one.py_func.__name__}": len(one.signatures)
+        f"{module}.{kernel.py_func.__name__}": len(kernel.signatures)
         for module in sorted(sys.modules)
         if module.startswith(tuple(".".join(folder.relative_to(ROOT).parts) for folder in PACKAGES))
-        for one in _kernels_of(module)
+        for kernel in _kernels_of(module)
     }
 
 

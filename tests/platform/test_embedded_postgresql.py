@@ -102,7 +102,7 @@ def test_a_killed_server_restarts_though_a_child_of_it_is_frozen(folder):
     server = server_in(folder)
     with serving(server, folder) as process:
         assert process.pid is not None
-        writer = next(each for each in psutil.Process(process.pid).children() if is_the_log_writer(each))
+        writer = next(child for child in psutil.Process(process.pid).children() if is_the_log_writer(child))
         writer.suspend()
         os.kill(process.pid, signal.SIGKILL)
         while process.restarts == 0:

@@ -108,7 +108,7 @@ def test_every_byte_is_sent_once_and_spans_keep_their_share(
 
 @given(spans=idle_seconds, size=st.integers(1, 20 * MB))
 def test_more_idle_time_never_lengthens_iterations(spans: list[float], size: int) -> None:
-    before, after = planned(profile(*spans), size), planned(profile(*(2 * one for one in spans)), size)
+    before, after = planned(profile(*spans), size), planned(profile(*(2 * span for span in spans)), size)
     if not before.overflows:
         assert not after.overflows
         assert after.every <= before.every

@@ -26,7 +26,7 @@ def test_idle_servers_stand_by_first_and_promised_ones_last() -> None:
     promised = rack_of(0, promised_gpus=1, busy_gpus=1)
     busy, empty = rack_of(1, busy_gpus=8), rack_of(2)
     small = replace(rack_of(3), gpus=4)
-    order = [one.id for one in candidates([promised, busy, small, empty], 1, "A100")]
+    order = [candidate.id for candidate in candidates([promised, busy, small, empty], 1, "A100")]
     assert order == ["server-2", "server-3", "server-1", "server-0"]
     assert candidates([promised, busy, rack_of(2, standby=True)], 1, "A100") == [], "it has as many as wanted"
 
@@ -74,7 +74,7 @@ def test_a_lost_server_waits_only_without_a_ready_one_of_its_kind(
     servers: list[PoolServer],
 ) -> None:
     pairs = replaced(servers)
-    after = {one.id: one for one in servers}
+    after = {server.id: server for server in servers}
     for lost, instead in pairs:
         assert after[instead].ready
         assert after[lost].kind == after[instead].kind

@@ -103,7 +103,7 @@ def train(
     except WorkerFailureError as failure:
         found.refused_after, found.message = done, failure.message
     found.weights = {name: each.detach().clone() for name, each in parts.module.named_parameters()}
-    found.gradients_left = sum(each.grad is not None for each in parts.module.parameters())
+    found.gradients_left = sum(parameter.grad is not None for parameter in parts.module.parameters())
     return found
 
 

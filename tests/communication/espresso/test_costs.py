@@ -30,9 +30,9 @@ ELEMENTS = np.array([25_000_000])
 
 def milliseconds(option: Option, resource: Resource, costs: CostModel = COSTS) -> list[float]:
     return [
-        1e3 * float(costs.seconds(each, ELEMENTS)[0])
-        for each in operations(option, costs.shape)
-        if each.resource(costs.shape) is resource
+        1e3 * float(costs.seconds(operation, ELEMENTS)[0])
+        for operation in operations(option, costs.shape)
+        if operation.resource(costs.shape) is resource
     ]
 
 
@@ -107,7 +107,7 @@ def test_bytes_are_those_that_ranks_receive(shape: PlacementShape, elements: int
     gradients = np.ones((shape.workers, elements), dtype=np.float32)
     for option in gpu_options():
         exchanges = [each for each in operations(option, shape) if not each.step.is_codec]
-        if any(_counted_otherwise(each) for each in exchanges):
+        if any(_counted_otherwise(exchange) for exchange in exchanges):
             continue
         ranks = carry_out(
             option,

@@ -50,7 +50,7 @@ def test_exchanges_among_one_participant_are_left_out() -> None:
     alone = PlacementShape(1, 1)
     assert {operations(option, alone) for option in options()} == {()}
     for option in gpu_options():
-        levels = {each.step.level for each in operations(option, PlacementShape(4, 1))} - {None}
+        levels = {operation.step.level for operation in operations(option, PlacementShape(4, 1))} - {None}
         assert levels <= {"flat", "inter"}
         packed = operations(option, PlacementShape(1, 4))
         assert {each.step.level for each in packed} - {None} <= {"flat", "intra"}
@@ -59,7 +59,9 @@ def test_exchanges_among_one_participant_are_left_out() -> None:
 
 def test_points_of_compression_are_numbered() -> None:
     for option in options()[::7]:
-        points = [each.point for each in operations(option, SHAPES[0]) if each.step.task is Task.COMP]
+        points = [
+            operation.point for operation in operations(option, SHAPES[0]) if operation.step.task is Task.COMP
+        ]
         assert points == list(range(compressions(option)))
 
 
@@ -69,9 +71,9 @@ def test_devices_change_nothing_but_the_resource() -> None:
     for option in options()[::31]:
         for rank in carry_out(option, shape, given):
             np.testing.assert_array_equal(rank.sums, given.sum(axis=0))
-        assert {each.resource(shape) for each in operations(option, shape) if each.step.is_codec} == {
-            Resource[step.device.name] for step in option if step.device is not None
-        }
+        assert {
+            operation.resource(shape) for operation in operations(option, shape) if operation.step.is_codec
+        } == {Resource[step.device.name] for step in option if step.device is not None}
 
 
 def _named(text: str) -> Option:

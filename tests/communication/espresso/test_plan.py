@@ -92,7 +92,7 @@ def test_ranks_read_the_plans_message() -> None:
 def test_constraints_of_a_user_are_kept() -> None:
     among = [option for option in gpu_options() if compressions(option) <= 1]
     made = plan(options=among)
-    assert {each.option for each in made.tensors} <= set(among)
+    assert {tensor.option for tensor in made.tensors} <= set(among)
 
 
 OPTION = option_code(gpu_options()[5])

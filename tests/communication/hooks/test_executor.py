@@ -68,7 +68,7 @@ def _sum_under(
     feedback, ranks = ErrorFeedback(codec), range(groups.shape.workers)
     sums = carry_out(option, 0, gradient_of(dist.get_rank(), elements, whole=whole), feedback, groups, 7)
     deviation = sums - torch.stack([gradient_of(rank, elements, whole=whole) for rank in ranks]).sum(dim=0)
-    copies = {each.row for each in encoders(option, 0, elements, groups) if not each.first}
+    copies = {encoder.row for encoder in encoders(option, 0, elements, groups) if not encoder.first}
     left = torch.zeros(elements)
     for kept in feedback.kept([[Segment("x", 0, elements)]], copies):
         if kept.kind == RESIDUAL:

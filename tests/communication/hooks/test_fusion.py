@@ -52,7 +52,7 @@ def gradients_in_order(model: nn.Module) -> dict[str, nn.Parameter]:
 def message(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "none") -> dict[str, Any]:
     """Of the plan that fuses the model's gradients so."""
     gradients = gradients_in_order(the_model())
-    elements = np.array([each.numel() for each in gradients.values()])
+    elements = np.array([gradient.numel() for gradient in gradients.values()])
     model = ModelProfile("model", tuple(gradients), elements, np.ones(len(elements)))
     prediction = Prediction(1.0, 0.0, 0.0)
     return FusionPlan(
@@ -62,7 +62,7 @@ def message(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "no
 
 def orders(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "none") -> FusionOrders:
     gradients = gradients_in_order(the_model())
-    sizes = [each.numel() for each in gradients.values()]
+    sizes = [gradient.numel() for gradient in gradients.values()]
     return orders_from_message(message(shape, boundaries, codec), list(gradients), sizes)
 
 
@@ -90,7 +90,9 @@ def backward(model: nn.Module, step: int) -> None:
 
 
 def flat_gradients(model: nn.Module) -> Tensor:
-    return torch.cat([each.grad.reshape(-1) for each in model.parameters() if each.grad is not None])
+    return torch.cat(
+        [parameter.grad.reshape(-1) for parameter in model.parameters() if parameter.grad is not None]
+    )
 
 
 def step(model: nn.Module) -> None:
@@ -116,9 +118,9 @@ def trained_beside_dense(shape: PlacementShape) -> dict[str, float]:
                 backward(model, number)
                 synchroniser.after_backward()
                 backward(dense, number)
-                for each in dense.parameters():
-                    dist.all_reduce(each.grad)
-                    each.grad /= shape.workers
+                for parameter in dense.parameters():
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= shape.workers
                 step(model)
                 step(dense)
             synchroniser.close()
@@ -149,7 +151,7 @@ def interrupted(shape: PlacementShape, codec: str) -> list[Tensor]:
             synchroniser.after_backward()
             step(model)
         synchroniser.close()
-        found.append(torch.cat([each.detach().reshape(-1) for each in model.parameters()]))
+        found.append(torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]))
     groups.close()
     return found
 
@@ -216,8 +218,8 @@ def when_groups_set_out(shape: PlacementShape) -> list[int]:
     def note(_: Tensor) -> None:
         codec.count += 1
 
-    for each in model.parameters():
-        each.register_post_accumulate_grad_hook(note)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(note)
     synchroniser = fused(model, orders(shape, (2, 4, 6), "random-k"), groups, codec)
     backward(model, 0)
     synchroniser.after_backward()
@@ -330,7 +332,7 @@ def test_groups_are_exchanged_as_planners_count_it() -> None:
 )
 def test_a_changed_message_is_refused(change: dict[str, Any], complaint: str) -> None:
     gradients = gradients_in_order(the_model())
-    sizes = [each.numel() for each in gradients.values()]
+    sizes = [gradient.numel() for gradient in gradients.values()]
     told = message(PlacementShape(1, 2), (2, 6))
     assert orders_from_message(told, list(gradients), sizes).boundaries == (2, 6)
     with pytest.raises(ValueError, match=complaint):

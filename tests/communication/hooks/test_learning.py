@@ -52,7 +52,9 @@ class Rank:
         """Return what arrives of its part of the mean gradient."""
         self.model.zero_grad()
         loss.backward()
-        parts = [each.grad.flatten() for each in self.model.parameters() if each.grad is not None]
+        parts = [
+            parameter.grad.flatten() for parameter in self.model.parameters() if parameter.grad is not None
+        ]
         values = torch.cat(parts) / RANKS
         whole = range(len(values))
         payload = self.feedback.encode(Row(0, 0, 0, len(values)), values, [whole], iteration)
@@ -68,7 +70,7 @@ def last_loss(codec: str, optimizer: str) -> float:
     ranks, steps = [Rank(codec, model) for _ in range(RANKS)], OPTIMIZERS[optimizer](model)
     chance, losses = torch.Generator().manual_seed(7), []
     for iteration in range(ITERATIONS):
-        gradient = torch.zeros(sum(each.numel() for each in model.parameters()))
+        gradient = torch.zeros(sum(parameter.numel() for parameter in model.parameters()))
         for rank in ranks:
             drawn = torch.randint(4096, (SAMPLES,), generator=chance).tolist()
             torch.manual_seed(iteration)

@@ -24,7 +24,9 @@ from tests.communication.hooks.ranks import run_on_ranks
 
 SHAPE = PlacementShape(1, 2)
 TWO_STEPS = next(
-    each for each in gpu_options() if option_code(each).startswith("Comp/encode/gpu Comm1_c/all-to-all/flat")
+    option
+    for option in gpu_options()
+    if option_code(option).startswith("Comp/encode/gpu Comm1_c/all-to-all/flat")
 )
 
 

@@ -46,7 +46,7 @@ def espresso_message(seed: int, bytes_per_element: int = 4) -> dict[str, Any]:
 def combined_message(boundaries: tuple[int, ...] = (1, 4, 6)) -> dict[str, Any]:
     """Return the message of a plan with an option for each group."""
     gradients = gradients_in_order(the_model())
-    elements = np.array([each.numel() for each in gradients.values()])
+    elements = np.array([gradient.numel() for gradient in gradients.values()])
     layout = ModelProfile("model", tuple(gradients), elements, np.ones(len(elements))).layout
     prediction = Prediction(1.0, 0.0, 0.0)
     found = gpu_options()
@@ -57,7 +57,7 @@ def combined_message(boundaries: tuple[int, ...] = (1, 4, 6)) -> dict[str, Any]:
 
 def orders(told: dict[str, Any]) -> GroupOrders:
     gradients = gradients_in_order(the_model())
-    return orders_of(told, list(gradients), [each.numel() for each in gradients.values()])
+    return orders_of(told, list(gradients), [gradient.numel() for gradient in gradients.values()])
 
 
 def digested(message: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def carried_out(seeds: int) -> list[tuple[float, float, list[float]]]:
                 worst = max(worst, float((sent - parameter.grad.reshape(-1) / 4).abs().max()))
             deviations.append(worst)
         found.append(
-            (*deviations, torch.cat([each.grad.reshape(-1) for each in gradients.values()]).tolist())
+            (*deviations, torch.cat([gradient.grad.reshape(-1) for gradient in gradients.values()]).tolist())
         )
     groups.close()
     return found

@@ -94,7 +94,7 @@ def summed(shape: PlacementShape, width: int, sparse: bool) -> dict[str, float]:
             own = gradient(dist.get_rank(), seed, width, whole=whole)
             wanted = own.clone()
             dist.all_reduce(wanted)
-            parameters = {each.name: nn.Parameter(torch.zeros(UNITS, width)) for each in plan.tensors}
+            parameters = {tensor.name: nn.Parameter(torch.zeros(UNITS, width)) for tensor in plan.tensors}
             for each in parameters.values():
                 each.grad = own.to_sparse(1) if sparse else own.clone()
             SparseGradients(parameters, plan, groups).after_backward()
@@ -139,7 +139,7 @@ def at_the_edges() -> None:
     shape = PlacementShape(1, 2)
     groups = PlacementGroups.open(shape)
     tensors = [told(name, 1, 1, "zen", "coo", "hash_bitmap") for name in ("one", "zeros", "nan", "unused")]
-    parameters = {each["tensor"]: nn.Parameter(torch.ones(1)) for each in tensors}
+    parameters = {tensor["tensor"]: nn.Parameter(torch.ones(1)) for tensor in tensors}
     parameters["one"].grad = torch.tensor([3.0]) if dist.get_rank() else None
     parameters["zeros"].grad = torch.tensor([-0.0])
     parameters["nan"].grad = torch.tensor([float("nan") if dist.get_rank() else 0.0])

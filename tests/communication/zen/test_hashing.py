@@ -104,7 +104,7 @@ def test_hierarchical_hashing_by_hand(other, rows, counters, placed):
 
 def test_partitions_of_the_example():
     table = partition_table(ELEMENTS, 3, HandHashes())
-    assert [each.tolist() for each in table.members] == [
+    assert [member.tolist() for member in table.members] == [
         [2, 5, 7, 10, 13], [3, 6, 8, 11, 14], [1, 4, 9, 12, 15],
     ]  # fmt: skip
     for members in table.members:
@@ -218,4 +218,4 @@ def test_indices_are_found_in_any_of_many_partitions(parts):
 def test_fewer_elements_than_servers_leave_some_without():
     table = partition_table(3, 8, drawn_family("few"))
     assert sorted(np.concatenate(table.members).tolist()) == [1, 2, 3]
-    assert sum(len(each) == 0 for each in table.members) >= 5
+    assert sum(len(member) == 0 for member in table.members) >= 5

@@ -127,7 +127,7 @@ def test_each_tensor_is_left_beside_the_backward_pass_or_taken_after_it():
     model = ModelProfile("m", names, np.array([EMBEDDING, 1000, EMBEDDING]), np.array([0.01, 5.0, 0.1]))
     profiles = [replace(SPARSE, tensor=name) for name in ("early", "late")]
     found = plan_sparse("job", model, profiles, SPREAD, LINKS)
-    assert [each.scheme for each in found.tensors] == [Scheme.DENSE, Scheme.ZEN]
+    assert [tensor.scheme for tensor in found.tensors] == [Scheme.DENSE, Scheme.ZEN]
     both = sum(each.cost_of(Scheme.ZEN).seconds for each in found.tensors)
     assert found.predicted.iteration_seconds < min(5.11 + both, found.predicted_dense.iteration_seconds)
 
@@ -147,7 +147,7 @@ def test_a_plan_is_never_slower_than_dense_or_one_scheme_for_all(tables, gaps, p
     ]
     model = ModelProfile(
         "m",
-        tuple(each.tensor for each in profiles),
+        tuple(profile.tensor for profile in profiles),
         np.array([each.elements for each in profiles]),
         np.array(gaps[: len(profiles)]),
     )
@@ -156,7 +156,7 @@ def test_a_plan_is_never_slower_than_dense_or_one_scheme_for_all(tables, gaps, p
     assert found.predicted.iteration_seconds <= found.predicted_dense.iteration_seconds
     compute_and_dense = model.compute_seconds
     for scheme in (Scheme.ZEN, Scheme.AGSPARSE, Scheme.SPARCML, Scheme.SPARSE_PS):
-        if all(scheme in {cost.scheme for cost in each.costs} for each in found.tensors):
+        if all(scheme in {cost.scheme for cost in tensor.costs} for tensor in found.tensors):
             uniform = compute_and_dense + sum(each.cost_of(scheme).seconds for each in found.tensors)
             assert found.predicted.iteration_seconds <= uniform + 1e-9
 

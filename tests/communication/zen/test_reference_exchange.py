@@ -41,7 +41,7 @@ def test_bitmaps_of_the_example():
     total = zen_exchange(gradients(), HandHashes()).total
     table = partition_table(ELEMENTS, 3, HandHashes())
     bitmaps = [bitmap_encode(total[members - 1]) for members in table.members]
-    assert [each.tobytes().hex() for each in bitmaps] == ["03", "10", "14"]
+    assert [bitmap.tobytes().hex() for bitmap in bitmaps] == ["03", "10", "14"]
     values = [[v for v in total[members - 1].tolist() if v] for members in table.members]
     assert values == [[1.5, 5.0], [6.0], [5.0, 2.0]]
 

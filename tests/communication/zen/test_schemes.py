@@ -77,7 +77,7 @@ def test_centralisation_wins_without_overlap_balanced_parts_with_it():
     alone = Exchange(16, 1.0, Densification(0.001, 1.0))
     shared = Exchange(16, 1.0, Densification(0.001, 0.5))
     rivals = (Scheme.SPARCML, Scheme.BALANCED_COO)
-    first, second = ({one: received_bytes(one, each) for one in rivals} for each in (alone, shared))
+    first, second = ({rival: received_bytes(rival, each) for rival in rivals} for each in (alone, shared))
     assert first[Scheme.SPARCML] < first[Scheme.BALANCED_COO]
     assert second[Scheme.SPARCML] > second[Scheme.BALANCED_COO]
     assert received_bytes(Scheme.AGSPARSE, alone) == pytest.approx(first[Scheme.SPARCML])

@@ -27,7 +27,7 @@ def test_measures_of_the_example():
     assert len(union(INDICES)) == 7
     assert density(union(INDICES), ELEMENTS) == pytest.approx(0.46667, abs=5e-6)
     assert densification(INDICES) == 1.75
-    counts = [part_counts(each, ELEMENTS, 3).tolist() for each in INDICES]
+    counts = [part_counts(index, ELEMENTS, 3).tolist() for index in INDICES]
     assert counts == [[2, 2, 0], [1, 2, 1], [1, 2, 1]]
     assert [skewness(each, ELEMENTS, 3) for each in INDICES] == [1.5, 1.5, 1.5]
 

@@ -35,7 +35,7 @@ def profile(tokens):
 def test_popularity_is_as_skewed_as_published(batches):
     counts = [np.bincount(batch[:, layer], minlength=16) for batch in batches for layer in range(12)]
     # Published: 5.56 with 16 experts.
-    assert 4.5 < np.median([each.max() / max(1, each.min()) for each in counts]) < 8.0
+    assert 4.5 < np.median([count.max() / max(1, count.min()) for count in counts]) < 8.0
 
 
 def test_longer_paths_estimate_better(tokens, batches):

@@ -107,7 +107,9 @@ def test_experts_that_do_not_fit_are_not_packed():
     controller = PackingController(ExpertPacking(8, 8), lambda packing: packing.experts_of(0).stop <= 2)
     decisions = [controller.after_step(step, StepTimes(0.1, 1.0, 10.0)) for step in range(1, 41)]
     assert [
-        (each.iteration, each.from_factor, each.to_factor, each.reason) for each in decisions if each
+        (decision.iteration, decision.from_factor, decision.to_factor, decision.reason)
+        for decision in decisions
+        if decision
     ] == [
         (11, 1, 2, Reason.EXPERTS_SHORTER),
         (15, 2, 2, Reason.NO_MEMORY),

@@ -86,9 +86,9 @@ def test_the_search_among_many_finds_the_best_of_few(free, gpus, clusters):
 @given(st.lists(st.integers(1, 8), min_size=13, max_size=40), st.integers(1, 64))
 @settings(max_examples=20)
 def test_placements_never_exceed_the_free_gpus(free, gpus):
-    for found in rank_placements(servers(*free), gpus, TRAFFIC, RATES):
-        assert sum(found.gpus) == gpus
-        for name, held in zip(found.servers, found.gpus, strict=True):
+    for placement in rank_placements(servers(*free), gpus, TRAFFIC, RATES):
+        assert sum(placement.gpus) == gpus
+        for name, held in zip(placement.servers, placement.gpus, strict=True):
             assert 1 <= held <= free[int(name[1:])]
 
 

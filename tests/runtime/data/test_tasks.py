@@ -81,7 +81,7 @@ def test_every_place_of_a_batch_has_one_worker(world_size: int) -> None:
     order = order_of()
     places = [order.local_places(rank, world_size) for rank in range(world_size)]
     assert torch.cat(places).sort().values.tolist() == list(range(BATCH))
-    assert [float(len(each)) for each in places] == list(order.loads(world_size))
+    assert [float(len(place)) for place in places] == list(order.loads(world_size))
 
 
 def test_unequal_loads_get_unequal_workers() -> None:
@@ -137,7 +137,7 @@ def test_training_is_the_same_on_one_and_four_ranks() -> None:
     ((alone, weights),) = run_on_ranks(1, train_on_this_rank, 6)
     for values, found in run_on_ranks(4, train_on_this_rank, 6):
         torch.testing.assert_close(found, weights, rtol=1e-5, atol=1e-6)
-        losses = [each["loss"] for each in values]
+        losses = [value["loss"] for value in values]
         assert losses == pytest.approx([each["loss"] for each in alone], rel=1e-5)
         assert values[0]["tasks/largest_load"] == 1.0
         assert 0.0 <= values[-1]["tasks/idle_share"] < 1.0

@@ -49,4 +49,4 @@ def test_packing_is_limited_by_memory(limit_bytes: int, factor: int, monkeypatch
     times = StepTimes(1.0, 2.0, 3.0)
     decisions = [packing.controller.after_step(iteration, times) for iteration in range(30)]
     assert packing.controller.packing == ExpertPacking(4, 4, factor)
-    assert [each.reason for each in decisions if each][-1] is Reason.NO_MEMORY
+    assert [decision.reason for decision in decisions if decision][-1] is Reason.NO_MEMORY

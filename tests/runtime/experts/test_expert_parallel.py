@@ -90,7 +90,7 @@ class Mixture(TrainingFunction):
             found = model(points)
         loss = nn.functional.mse_loss(found, targets)
         if self.hyperparameters.get("penalty"):
-            loss = loss + sum(each.square().sum() for each in model.parameters())
+            loss = loss + sum(parameter.square().sum() for parameter in model.parameters())
         return loss + balance_loss(model) if self.hyperparameters.get("adds_balance") else loss
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:

@@ -58,7 +58,7 @@ class Averaged(Mixture):
 
 
 def bytes_of(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(each.nbytes for each in parameters)
+    return sum(parameter.nbytes for parameter in parameters)
 
 
 def bytes_on_device(function: TrainingFunction) -> tuple[int, int, int, bool]:

@@ -105,7 +105,7 @@ def lina_of(runner: IterationRunner) -> LinaSynchroniser:
 def compare_replicas(runner: IterationRunner, packing: int) -> float:
     """Return the total difference between hosts of the same expert."""
     experts = [each for name, each in runner.parts.module.named_parameters() if ".experts." in name]
-    values = torch.cat([each.detach().nan_to_num(0.0).flatten() for each in experts])
+    values = torch.cat([expert.detach().nan_to_num(0.0).flatten() for expert in experts])
     both = torch.stack([values, values.square()])
     dist.all_reduce(both)
     return float((both[1] * packing - both[0].square()).abs().sum())
@@ -138,10 +138,11 @@ def train(mode: Mode, *, checkpointed: bool, packing: int) -> Trained:
             losses.append(runner.run(iteration).values["loss"])
             replicas.append(compare_replicas(runner, factor))
     decisions = [
-        (each.iteration, each.from_factor, each.to_factor, each.reason) for each in lina.take_decisions()
+        (decision.iteration, decision.from_factor, decision.to_factor, decision.reason)
+        for decision in lina.take_decisions()
     ]
     with runner.synchronisation.whole():
-        parameters = [each.detach().clone() for each in runner.parts.module.parameters()]
+        parameters = [parameter.detach().clone() for parameter in runner.parts.module.parameters()]
     runner.synchronisation.close()
     ended = [
         (one.operation.traffic, one.operation.tensor, one.operation.lane, one.operation.length,
@@ -181,7 +182,7 @@ def test_mixtures_train_as_on_one_worker_while_experts_move(alone: None) -> None
     losses, parameters = [], []
     for iteration in range(max(ITERATIONS.values())):
         losses.append(runner.run(iteration).values["loss"])
-        parameters.append([each.detach().clone() for each in runner.parts.module.parameters()])
+        parameters.append([parameter.detach().clone() for parameter in runner.parts.module.parameters()])
     sizes = {each.numel() for each in parameters[0]}
     for rank, modes in enumerate(run_on_ranks(RANKS, train_both)):
         for trained in modes:

@@ -76,7 +76,9 @@ class Unusual(TrainingFunction):
         return TensorDataset(points, points.sin().sum(2, keepdim=True))
 
     def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.05)
+        return torch.optim.SGD(
+            [parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.05
+        )
 
     def train(self, batch: Any, model: nn.Module) -> Tensor:
         points, targets = batch

@@ -74,7 +74,7 @@ def test_experts_that_are_not_trained_are_whole_everywhere() -> None:
     told = mixture_fields(parts(model, SGD(model.parameters(), lr=0.1)))
     assert told is not None
     assert told["layers"] == [_layer(2 * EXPERT_BYTES)]
-    whole = sum(each.numel() * 4 for each in frozen.parameters())
+    whole = sum(parameter.numel() * 4 for parameter in frozen.parameters())
     assert told["dense_state_bytes"] == 2 * (GATE_BYTES + HEAD_BYTES) + whole
 
 

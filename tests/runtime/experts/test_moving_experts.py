@@ -135,7 +135,7 @@ def test_repacked_experts_train_as_on_one_worker(alone: None) -> None:
         places: list[Any] = []
         for found, experts, own_places, held, all_to_alls in ranks:
             assert found == pytest.approx(losses, rel=1e-4)
-            own_bytes = sum(each.nbytes for kept in experts.values() for each in kept)
+            own_bytes = sum(each.nbytes for expert in experts.values() for each in expert)
             assert held == total - experts_bytes + own_bytes
             assert (all_to_alls == 0) == (factor == 4)
             places += own_places

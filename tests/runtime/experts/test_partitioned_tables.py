@@ -116,7 +116,7 @@ def train_on_ranks(path: str) -> tuple[Any, ...]:
         if dist.get_rank() == 0:
             evaluated = evaluate(runner.parts.function, runner.parts.module, seed=0)
     store(moved, Path(path))
-    own = sum(each.untyped_storage().nbytes() for each in table_of(runner).blocks)
+    own = sum(block.untyped_storage().nbytes() for block in table_of(runner).blocks)
     runner.synchronisation.close()
     is_local = isinstance(table_of(runner).exchange, LocalTableExchange)
     return values, ragged_values, scheduled_values, table, evaluated, moved_loss, own, is_local

@@ -222,7 +222,7 @@ def test_a_worker_reports_all_its_iterations(agent: LocalAgent) -> None:
     generation = agent.start_generation(source, assignment, 1).wait_until_ready()
     report = generation.train_from_nothing().report()
     events = [each for each in generation.leader.of_kind("event") if each["kind"] == "expert_routing"]
-    checked = [check(ExpertRouting, each) for each in events]
+    checked = [check(ExpertRouting, event) for event in events]
     records = [fields for fields, _ in checked if fields is not None]
     assert len(records) == len(events) > 0, checked
     assert sum(record["iterations"] for record in records) == 12

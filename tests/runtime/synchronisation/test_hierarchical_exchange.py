@@ -68,7 +68,7 @@ def run_layer(exchange: GroupExchange, rank: int) -> list[torch.Tensor | None]:
     tokens = torch.randn(3, 4, WIDTH, generator=torch.Generator().manual_seed(rank)).requires_grad_()
     output = layer(tokens)
     output.square().mean().backward()
-    return [output.detach(), tokens.grad, *(each.grad for each in layer.parameters())]
+    return [output.detach(), tokens.grad, *(parameter.grad for parameter in layer.parameters())]
 
 
 def assert_same_bits(one: Any, other: Any) -> None:

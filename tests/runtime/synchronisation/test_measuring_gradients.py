@@ -121,7 +121,7 @@ def test_densities_are_shares_of_touched_rows(alone: None) -> None:
         if watched:
             densities.iteration_done()
     densities.close()
-    found = {each.tensor: each for each in densities.profiles(None)}
+    found = {profile.tensor: profile for profile in densities.profiles(None)}
     assert {name: each.rows for name, each in found.items()} == {"rows.weight": True, "table.weight": False}
     seen = [[np.unique(touched[0]) + 1], [np.unique(touched[2]) + 1]]
     assert found["rows.weight"] == replace(measured_profile("rows.weight", 300, 3, seen), rows=True)
@@ -205,9 +205,9 @@ def test_a_window_reports_measured_times_of_a_plan(agent: LocalAgent) -> None:
     assert window["spans"][0]["stage"] == "backward"
     # Sparse gradients come first: the time not spent waiting for others is a rank's own part.
     rows, others = ([each for each in window["spans"][1:] if each["group"] == group] for group in (0, 1))
-    assert [each["stage"] for each in rows[::2]] == ["encode"] * (len(rows) // 2) + ["decode"]
+    assert [row["stage"] for row in rows[::2]] == ["encode"] * (len(rows) // 2) + ["decode"]
     assert {each["stage"] for each in rows[1::2]} == {"exchange"}
-    assert [each["stage"] for each in others] == ["encode", "exchange", "decode"]
+    assert [other["stage"] for other in others] == ["encode", "exchange", "decode"]
     assert [each["resource"] for each in others] == ["gpu", "within", "gpu"]
     assert all(each["begin_seconds"] <= each["end_seconds"] for each in window["spans"])
 

@@ -104,7 +104,7 @@ def test_tables_with_sparse_gradients_are_reported_at_any_density(alone: None) -
     (model["rows"](indices).sum() + model["table"](indices).sum()).backward()
     densities.iteration_done()
     densities.close()
-    assert [each.tensor for each in densities.profiles(None)] == ["rows.weight"]
+    assert [profile.tensor for profile in densities.profiles(None)] == ["rows.weight"]
 
 
 def _follow(
@@ -120,6 +120,6 @@ def _follow(
     levels = [each for each in generation.leader.of_kind("event") if each["kind"] == "profile_level"]
     assert levels[0]["gpus"] == 1
     if done["reason"] != "no_gain":
-        assert [each["gpus"] for each in levels] == [1, 2]
+        assert [level["gpus"] for level in levels] == [1, 2]
     assert levels[-1]["gpus"] == 2
     assert [worker.end() for worker in generation.workers] == [0, 0]

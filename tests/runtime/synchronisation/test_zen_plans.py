@@ -52,7 +52,7 @@ def zen(shape: PlacementShape, *schemes: str, **changes: Any) -> dict[str, Any]:
 
 def espresso(shape: PlacementShape) -> dict[str, Any]:
     """Return the kind that sends the rest by two of Espresso's options without compression."""
-    found = [each for each in gpu_options() if not compressions(each)]
+    found = [option for option in gpu_options() if not compressions(option)]
     tensors = (TensorOption("mix.bias", WIDTH, found[1]), TensorOption("mix.weight", WIDTH**2, found[-1]))
     prediction = Prediction(1.0, 0.0, 0.0)
     plan = EspressoPlan(shape, "none", True, 4, tensors, 0, prediction, prediction, 1.0, 1.0)

@@ -46,7 +46,9 @@ def test_three_states_in_memory_give_the_same_bits(tmp_path: Path) -> None:
     written = LAYERS * EXPERTS + counts.write_backs + counts.flushes
     assert counts.bytes_written == state_bytes * written
     assert tiers.host.files.bytes_on_disk == LAYERS * EXPERTS * (64 + state_bytes)
-    assert {each.untyped_storage().nbytes() for each in tiered.layers[0].experts.parameters()} == {4}
+    assert {parameter.untyped_storage().nbytes() for parameter in tiered.layers[0].experts.parameters()} == {
+        4
+    }
     assert_same_bits(model, tiered)
     tiers.give_back()
     assert_same_bits(model, tiered)

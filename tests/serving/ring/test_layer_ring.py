@@ -149,7 +149,7 @@ def test_whole_layers_stream_where_experts_do_not_suffice() -> None:
 
     torch.manual_seed(7)
     model = Tower(6, block)
-    sets = [found for found in find_layers(model) if found]
+    sets = [layer for layer in find_layers(model) if layer]
     assert [len(found) for found in sets] == [6, 6]
     ring = place_model(model, CPU, bytes_with(model, 2) - 1)
     assert ring is not None
