@@ -34,7 +34,7 @@ def end_lease(agent: RunningAgent) -> None:
 def wait_reports(plane: FakeControlPlane, count: int) -> None:
     """Wait until the agent has reported a few times more."""
     seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) >= seen + count, "the agent goes on reporting")
+    wait_until(lambda: len(plane.reports) >= seen + count, "the agent reports on")
 
 
 def test_a_killed_agents_worker_trains_on_and_is_adopted_again(
@@ -55,7 +55,7 @@ def test_a_killed_agents_worker_trains_on_and_is_adopted_again(
     plane.want(generation(goal="suspend"))
     wait_until(lambda: plane.events_of("shard_stored"), "its state is stored")
     wait_until(lambda: plane.phase() == "exited", "it has ended")
-    assert plane.log_of().count("goal train") == 2, "a reconnected worker is told its goal again"
+    assert plane.log_of().count("goal train") == 2, "a reconnected worker gets its goal again"
     assert len(plane.events_of("first_iteration")) == 1
     assert not plane.events_of("failed")
 
@@ -88,7 +88,7 @@ def test_workers_of_a_frozen_agent_die_and_are_reported_on_waking(
     agent.signal(signal.SIGCONT)
     wait_until(lambda: len(plane.reports) > seen and plane.phase() == "exited", "it reports the truth")
     seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen + 3, "it goes on")
+    wait_until(lambda: len(plane.reports) > seen + 3, "it reports on")
     assert len({w["key"] for report in plane.reports for w in report["workers"]}) == 1, (
         "it was not started again"
     )
@@ -132,7 +132,7 @@ def test_a_worker_dies_with_its_lease_if_agent_and_launcher_freeze(
     worker = training_worker(agent, plane, hyperparameters={"spawn": "survivor", "deaf": True})
     (launcher,) = agent.launchers()
     told = float(plane.log_of().rsplit("lease ", 1)[1].split()[0])
-    assert 0 < told < boot_time_seconds() + plane.lease_seconds, "it is told until when it may work"
+    assert 0 < told < boot_time_seconds() + plane.lease_seconds, "the worker got its lease"
     os.kill(launcher["pid"], signal.SIGSTOP)
     agent.signal(signal.SIGSTOP)
     assert process_alive(worker)
@@ -283,7 +283,7 @@ def test_an_old_desired_state_that_arrives_late_changes_nothing(
         plane.epoch, plane.version = 1, 100
     plane.want(generation(number=5), generation(number=4))
     seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen + 4, "the agent has heard of that too")
+    wait_until(lambda: len(plane.reports) > seen + 4, "the agent has that answer, too")
     assert {(item["job"], item["generation"]) for item in plane.workers} == {("job", 5)}
 
 

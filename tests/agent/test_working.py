@@ -121,7 +121,7 @@ def test_a_new_generation_prepares_while_the_old_trains_then_replaces(
     )
     plane.want(generation(number=2), generation(number=1), epoch=1)
     seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen + 2, "the agent goes on reporting")
+    wait_until(lambda: len(plane.reports) > seen + 2, "the agent reports on")
     assert plane.phase(number=1) is None, "an old generation was started again"
 
 
@@ -147,7 +147,7 @@ def test_warm_workers_are_kept_ready_and_used_once(agent: RunningAgent, plane: F
     agent.settings["warm_workers"] = 2
     agent.start()
     wait_until(lambda: len(agent.launchers()) == 2, "two workers are warm")
-    assert plane.workers == [], "warm workers are nobody's"
+    assert plane.workers == [], "warm workers belong to no job"
     warm = {launcher["folder"].name for launcher in agent.launchers()}
     plane.want(generation())
     wait_until(lambda: plane.phase() == "training", "a warm one trains")
@@ -176,7 +176,7 @@ def test_a_dead_worker_is_reported_with_its_signal_not_restarted(
     wait_until(lambda: plane.phase() == "exited", "it is listed as gone")
     assert plane.worker()["exit"]["signal"] == 9
     seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen + 3, "the agent goes on")
+    wait_until(lambda: len(plane.reports) > seen + 3, "the agent reports on")
     assert len({worker["key"] for report in plane.reports for worker in report["workers"]}) == 1
 
 
@@ -302,7 +302,7 @@ def test_endless_output_is_cut_at_the_limit(agent: RunningAgent, plane: FakeCont
     agent.start()
     plane.want(generation(hyperparameters={"shout": 5000}))
     wait_until(lambda: "the log is full" in plane.log_of(), "the log says that it is full")
-    wait_until(lambda: plane.phase() == "training", "the worker goes on")
+    wait_until(lambda: plane.phase() == "training", "the worker trains on")
     assert len(plane.log_of()) < 1200
 
 
@@ -337,7 +337,7 @@ def test_requests_to_a_failing_control_plane_are_repeated(
     agent.start()
     wait_until(lambda: plane.reports, "a report comes through")
     plane.want(generation())
-    wait_until(lambda: plane.phase() == "training", "work goes on")
+    wait_until(lambda: plane.phase() == "training", "training continues")
 
 
 @pytest.mark.live

@@ -28,7 +28,7 @@ RING = {
 pytestmark = pytest.mark.django_db
 
 
-def memory_told(agent: ServingAgent) -> dict[str, Any]:
+def memory_sent(agent: ServingAgent) -> dict[str, Any]:
     (entry,) = [worker.entry for worker in agent.workers.values()]
     found: dict[str, Any] = entry["memory"]
     return found
@@ -50,7 +50,7 @@ def test_a_ring_is_requested_sent_to_the_agent_and_shown(agents: Agents, member:
     assert (made.status_code, made.data["device_memory_bytes"]) == (201, 700)
     one = f"{URL}{made.data['id']}/"
     settle(*agents)
-    assert memory_told(agents[0])["device_bytes"] == 700
+    assert memory_sent(agents[0])["device_bytes"] == 700
     assert client.get(one).data["replicas"][0]["ring"] is None
     (key,) = agents[0].serving()
     agents[0].answered(key, 2, 9.0, 17.0, 20.0, ring=RING)
@@ -84,7 +84,7 @@ def test_gpu_limits_what_weights_may_take(agents: Agents, deploy: Deploy) -> Non
     Gpu.objects.update(memory_bytes=1000, kind="small")
     made = deploy(device_memory_bytes=5000, latency_target_seconds=0.5)
     settle(*agents)
-    assert memory_told(agents[0]) == {"device_bytes": 950, "latency_target_seconds": 0.5}
+    assert memory_sent(agents[0]) == {"device_bytes": 950, "latency_target_seconds": 0.5}
     # A generation that has served need not meet its target again.
     (replica,) = desired_replicas(made.replicas.get().server_id)
     assert replica["memory"] == {"device_bytes": 950, "latency_target_seconds": None}

@@ -94,9 +94,7 @@ class Day:
 def day(person: Client, calibration: Calibration, rows: Callable[..., list[dict[str, Any]]]) -> Day:
     """Run the day. Its intermediate states are asserted on the way."""
     yielding = submit(person, "yielding", int(20 * calibration.speed[8]))
-    wait_for(
-        yielding, lambda job: job.state == "running" and job.gpus == 8, "all GPUs while nobody else is there"
-    )
+    wait_for(yielding, lambda job: job.state == "running" and job.gpus == 8, "all GPUs while it is alone")
 
     # More than four GPUs can do, so all eight are needed: best effort is preempted and the job spans both
     # agents.

@@ -85,7 +85,7 @@ def submit(
     )
 
 
-def goes_on(job: Job, *, seconds: float = 120.0) -> None:
+def wait_for_progress(job: Job, *, seconds: float = 120.0) -> None:
     """Wait for the job to progress."""
     reached = job.refresh().iterations_done
     wait_for(
@@ -208,7 +208,7 @@ def test_the_platform_survives_a_kill_of_the_planners_child(
     (child,) = running_platform.process("celery-planner").children
     os.kill(child, signal.SIGKILL)
     another_planner(rows, before)
-    goes_on(job)
+    wait_for_progress(job)
     assert training_generations(rows, job)[-1]["number"] == generation, "what trains needs no other one"
     is_decided(person, "after the planner's child")
 
@@ -219,7 +219,7 @@ def test_the_platform_survives_a_kill_of_the_planners_parent(
     before, generation = epoch(rows), live_generation(rows, job)
     kill_and_wait(running_platform, "celery-planner")
     another_planner(rows, before)
-    goes_on(job)
+    wait_for_progress(job)
     assert training_generations(rows, job)[-1]["number"] == generation, "what trains needs no other one"
     is_decided(person, "after the planner")
 
@@ -254,7 +254,7 @@ def test_a_recovery_survives_the_planners_kill_with_one_generation(
     wait_until(lambda: live_generation(rows, job), "it trains again", seconds=PATIENCE_SECONDS)
     another_planner(rows, before)
     assert time.monotonic() - killed_at <= PATIENCE_SECONDS
-    goes_on(job)
+    wait_for_progress(job)
     begun = [
         generation for generation in training_generations(rows, job) if generation["number"] > (failed or 0)
     ]
@@ -271,7 +271,7 @@ def test_the_platform_survives_a_kill_of_the_beat(running_platform: Platform, ro
         "leases are looked at again",
         seconds=60,
     )
-    goes_on(job)
+    wait_for_progress(job)
 
 
 def test_the_platform_survives_a_kill_of_the_web_server(
@@ -282,7 +282,7 @@ def test_the_platform_survives_a_kill_of_the_web_server(
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
     running_platform.wait_restarted(web)
-    goes_on(job)
+    wait_for_progress(job)
     is_decided(person, "after the web server")
 
 
@@ -293,7 +293,7 @@ def test_workers_train_on_when_their_agent_is_killed(
     workers = workers_of(running_platform, job)
     assert workers
     kill_and_wait(running_platform, "agent-node-1")
-    goes_on(job)
+    wait_for_progress(job)
     assert live_generation(rows, job) == generation, "nobody noticed"
     assert workers_of(running_platform, job) == workers
 
@@ -318,7 +318,7 @@ def test_a_job_resumes_from_memory_after_a_workers_kill(
     )
     assert found["source"] == "memory"
     # Iterations here are short: copying after each would exceed its share of the time.
-    assert found["start_iteration"] > stored, "it goes on beyond what was durable"
+    assert found["start_iteration"] > stored, "it resumes after the durable state"
     told = next(recovery for recovery in job.recoveries() if recovery.failed_generation == generation)
     assert (told.kind, told.outcome, told.source) == ("software", "recovered", "own_memory")
     assert told.iterations_lost is not None
@@ -366,7 +366,7 @@ def test_a_job_resumes_from_a_peers_memory_after_its_server_dies(
         assert told.outcome == "recovered"
         assert {source["source"] for source in told.sources} <= {"own_memory", "peer_memory"}
         assert {one["server"] for one in told.sources} == {"node-2"}
-        goes_on(job)
+        wait_for_progress(job)
     finally:
         agent.signal(signal.SIGCONT)
     wait_until(
@@ -393,7 +393,7 @@ def test_a_job_recovers_when_an_agent_dies_with_its_workers(
         "the loss is noticed",
         seconds=60,
     )
-    goes_on(job, seconds=180)
+    wait_for_progress(job, seconds=180)
     resumed = rows(
         "select start_iteration from scheduling_generation where job_id = %s and live_at is not null order "
         "by number desc limit 1",
@@ -406,7 +406,7 @@ def test_the_platform_survives_a_broker_that_loses_all_messages(
     running_platform: Platform, person: Client, job: Job
 ) -> None:
     kill_and_wait(running_platform, "valkey")
-    goes_on(job)
+    wait_for_progress(job)
     is_decided(person, "after the broker")
 
 
@@ -420,7 +420,7 @@ def test_a_frozen_agent_is_fenced_and_its_job_moves(running_platform: Platform, 
             seconds=90,
         )
         assert not worker_pids(running_platform, "node-1"), "its workers ended with their lease"
-        goes_on(job, seconds=180)
+        wait_for_progress(job, seconds=180)
         on = rows(
             "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id join "
             "cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held'",
@@ -450,7 +450,7 @@ def test_stopping_everything_loses_at_most_one_checkpoint_period(
     speed = before.iterations_per_second or 0.0
     running_platform.stop()
     running_platform.start()
-    goes_on(job, seconds=240)
+    wait_for_progress(job, seconds=240)
     resumed = rows(
         "select start_iteration from scheduling_generation where job_id = %s and live_at is not null order "
         "by number desc limit 1",

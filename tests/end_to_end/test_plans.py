@@ -14,7 +14,7 @@ from launch import Platform
 from launch.emulating.emulated_link import emulated_link
 from punctual.client import Client, Job
 from tests.end_to_end.conftest import logged_in, nothing_is_wrong, rows_of, started_platform, wait_for
-from tests.end_to_end.test_kills import goes_on, kill_a_worker
+from tests.end_to_end.test_kills import kill_a_worker, wait_for_progress
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1500)]
 
@@ -87,7 +87,7 @@ def test_a_deadline_only_a_plan_can_meet_is_met(
     other = submit(person, "makes it move", 5, deadline=120.0)
     wait_for(other, lambda other: other.state == "completed", "completed")
     kill_a_worker(running_platform, job)
-    goes_on(job)
+    wait_for_progress(job)
     wait_for(job, lambda job: job.state == "completed", "completed", seconds=700)
     assert job.promise_outcome == "met"
     assert world_sizes(rows, job) == {1, 2}, "it made room by shrinking"

@@ -12,7 +12,7 @@ import pytest
 from launch import Platform
 from punctual.client import Client, Job
 from tests.end_to_end.conftest import nothing_is_wrong, wait_for, wait_until
-from tests.end_to_end.test_kills import ENDLESS, goes_on, submit, worker_pids
+from tests.end_to_end.test_kills import ENDLESS, submit, wait_for_progress, worker_pids
 
 # Slow: the server stays for longer than leaving may take.
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -75,7 +75,7 @@ def test_a_job_leaves_a_server_before_its_end_without_losing_work(
         assert datetime.now(UTC) < end
         left = processes & set(worker_pids(running_platform, "node-2"))  # warm workers that wait for work
         assert len(processes) - len(left) >= workers, "its processes are gone"
-        goes_on(job)
+        wait_for_progress(job)
         started = rows(
             "select start_iteration from scheduling_generation where job_id = %s and live_at is not null "
             "order by number desc limit 1",

@@ -28,12 +28,12 @@ from tests.end_to_end.conftest import (
 )
 from tests.end_to_end.test_kills import (
     RARELY_SECONDS,
-    goes_on,
     iteration_in_memory,
     kill_a_worker,
     live_generation,
     stored_iteration,
     submit,
+    wait_for_progress,
 )
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(1800)]
@@ -77,7 +77,7 @@ def test_a_promise_is_kept_while_jobs_rescale_and_recover(
     killed = live_generation(rows, endless)
     kill_a_worker(running_platform, endless)
     wait_until(lambda: live_generation(rows, endless) not in (None, killed), "recovery", seconds=HANG_SECONDS)
-    goes_on(endless, seconds=HANG_SECONDS)
+    wait_for_progress(endless, seconds=HANG_SECONDS)
     (recovery,) = [one for one in endless.recoveries() if one.failed_generation == killed]
     assert (recovery.outcome, recovery.source) == ("recovered", "own_memory")
 

@@ -119,13 +119,13 @@ def _on_one_platform(
         record.append(file, entry)
         record.write_report(file)
         ran.append(seed)
-        say(_told(entry))
+        say(_describe(entry))
         if entry.violations:
             break
     return ran
 
 
-def _told(entry: Entry) -> str:
+def _describe(entry: Entry) -> str:
     end = "holds" if not entry.violations else "BROKEN: " + "; ".join(entry.violations)
     return f"seed {entry.seed}: {entry.carried_out} faults, calm after {entry.calm_seconds:.0f} s, {end}"
 

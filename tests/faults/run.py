@@ -183,7 +183,7 @@ def judged_promises(jobs: Sequence[Mapping[str, Any]], deeds: Sequence[Deed], re
     promised = [row for row in jobs if row["promise_outcome"] != "none"]
     covered = [row for row in promised if is_covered(lives[row["id"]], reserve_servers, CHARGE)]
     broken = [
-        Violation("no promise broken that the reserve covers", _told(row, lives[row["id"]]))
+        Violation("no promise broken that the reserve covers", _describe(row, lives[row["id"]]))
         for row in broken_promises(covered)
     ]
     left = [
@@ -195,7 +195,7 @@ def judged_promises(jobs: Sequence[Mapping[str, Any]], deeds: Sequence[Deed], re
     return Judged(broken, beyond, len(covered), min(left, default=None))
 
 
-def _told(row: Mapping[str, Any], lived: Sequence[Fault]) -> str:
+def _describe(row: Mapping[str, Any], lived: Sequence[Fault]) -> str:
     return (
         f"{row['name']} ({row['id']}): {row['promise_outcome']} {row['void_reason']}, {row['state']}, "
         f"deadline {row['deadline_at']}, done {row['finished_at']}, "

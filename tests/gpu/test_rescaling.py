@@ -37,7 +37,7 @@ def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
         torch.testing.assert_close(found[name].float(), tensor.float(), rtol=2e-2, atol=2e-3)
 
 
-def test_a_job_goes_on_from_a_durable_state(
+def test_a_job_resumes_from_a_durable_state(
     agent: LocalAgent, uninterrupted: dict[str, torch.Tensor]
 ) -> None:
     first = started(agent, 1).train_from_nothing()

@@ -157,13 +157,13 @@ def test_every_error_of_a_background_task_is_answered(tmp_path: Path) -> None:
     server = StoreServer(tmp_path, 1000)
     told: list[object] = []
 
-    def heard(result: object) -> None:
+    def record(result: object) -> None:
         told.append(result)
         server._stopped = True
 
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    server.in_background(breaks, heard)
+    server.in_background(breaks, record)
     wait_until(lambda: told == [None], "it is answered")
     thread.join()
     for end in (server._wake_read, server._wake_write):

@@ -50,7 +50,7 @@ def test_a_lost_server_is_replaced_from_another_rack_if_large_enough() -> None:
 
 def test_surplus_standbys_are_released_lost_ones_first() -> None:
     servers = [rack_of(0, standby=True), rack_of(1, standby=True, whole=False, lost=True), rack_of(2)]
-    assert surplus(servers, 1) == ["server-1"], "the one that is not there helps nobody"
+    assert surplus(servers, 1) == ["server-1"], "the lost one is released first"
     assert surplus(servers, 2) == []
 
 

@@ -94,7 +94,7 @@ def shard_of(iteration: int) -> Shard:
     return Shard(description, [torch.zeros(1)])
 
 
-def heard(votes: Sequence[Vote]) -> Votes:
+def exchanged(votes: Sequence[Vote]) -> Votes:
     """Return the result of an iteration's exchange of votes."""
     return Votes(
         all(vote.ready for vote in votes), any(vote.spoiled for vote in votes),
@@ -118,7 +118,7 @@ def test_a_complete_version_always_remains_on_all_ranks(
     newest = 0
     for iteration in range(1, iterations + 1):
         votes = [point.vote() for point in points]
-        told = heard(votes)
+        told = exchanged(votes)
         # Any rank may be ahead of the others when it dies.
         for rank in chance.sample(range(ranks), ranks):
             points[rank].keep(told, lambda: shard_of(iteration))  # noqa: B023
@@ -152,7 +152,7 @@ def test_writing_takes_its_share_unless_the_owner_asks_for_more(asked_every: int
         iteration += 1
         traffic.begins()
         now += 1.0
-        memory_points.keep(heard([memory_points.vote()]), shard)
+        memory_points.keep(exchanged([memory_points.vote()]), shard)
         traffic.ends()
         rooms.step()
     assert {after - before for before, after in pairwise(points[-4:])} == {apart}
@@ -218,7 +218,7 @@ def test_losing_a_server_never_costs_more_than_promised(
         now = middle + chance.uniform(0.0, longest / 2)
         newest_safe = max([disks.newest(now), *(begun[one] for one in copied)])
         assert now - newest_safe <= bound + 1e-9
-        told = heard(votes)
+        told = exchanged(votes)
         schedule.heard(told, None if started is None else begun[started])
         if due:
             schedule.captured(now)

@@ -78,7 +78,7 @@ def test_a_function_may_stop_its_training(agent: LocalAgent) -> None:
 @pytest.mark.parametrize(
     "told", [{"checkpoint_seconds": 0.1}, {"checkpoint_seconds": 600, "safe_seconds": 0.1}]
 )
-def test_checkpoints_are_written_while_training_goes_on(agent: LocalAgent, told: dict[str, Any]) -> None:
+def test_checkpoints_are_written_during_training(agent: LocalAgent, told: dict[str, Any]) -> None:
     """At their own period, and where nothing in memory has copies, so that no state is safe for longer."""
     assignment = regression(iterations=10_000, device=emulated(), **told)
     generation = agent.start_generation(REGRESSION, assignment, 2).wait_until_ready().train_from_nothing()
@@ -86,7 +86,7 @@ def test_checkpoints_are_written_while_training_goes_on(agent: LocalAgent, told:
     first = worker.wait_for_file("checkpoint")
     worker.wait_for(lambda message: message.get("file", {}).get("iteration", 0) > first["iteration"])
     assert first["reason"] == "periodic"
-    assert 0.0 < first["copy_seconds"] < first["writing_seconds"], "what a promise is told of its cost"
+    assert 0.0 < first["copy_seconds"] < first["writing_seconds"], "the cost that promises charge"
     assert set(worker.of_kind("phase")) <= {"preparing", "ready", "loading", "training"}
     state = torch.load(worker.box / first["path"], weights_only=True)
     assert state["iteration"] == first["iteration"]
@@ -101,7 +101,7 @@ def _restart_agent(worker: LocalWorker) -> None:
     worker.listen()
 
 
-def test_a_worker_that_lost_its_agent_goes_on_and_reports_again(agent: LocalAgent) -> None:
+def test_a_worker_that_lost_its_agent_trains_on_and_reports_again(agent: LocalAgent) -> None:
     assignment = regression(iterations=10**6, device=emulated())
     generation = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready()
     worker = generation.leader

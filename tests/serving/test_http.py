@@ -196,7 +196,7 @@ def test_bodies_have_a_limit_together(shared: Served, monkeypatch: pytest.Monkey
     assert shared.predict(1).status_code == 200, "what was refused is not held any more"
 
 
-def test_body_that_never_ends_is_cut_off_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_body_that_never_ends_is_cut_off_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     head = f"POST /predict HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100\r\n"
     with served() as made, socket.create_connection(made.address, timeout=SECONDS) as slow:
         slow.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n{")

@@ -244,11 +244,11 @@ def test_reading_pauses_while_a_workers_messages_pile_up(tmp_path: Path) -> None
         line = json.dumps({"metrics": {"iteration": 1, "values": {"loss": 1.0}}}).encode() + b"\n"
         talking = threading.Thread(target=lambda: talker.sendall(line * count))
         talking.start()
-        wait_until(lambda: len(heard) > WAITING_MESSAGES, "it is heard")
+        wait_until(lambda: len(heard) > WAITING_MESSAGES, "messages arrive")
         handled = 0
         most = 0
         while handled < count:
-            wait_until(lambda: len(heard) > handled, "it is heard on")  # noqa: B023 - waited for here
+            wait_until(lambda: len(heard) > handled, "more messages arrive")  # noqa: B023 - waited for here
             most = max(most, len(heard) - handled)
             handled += 1
             sockets.handled("talker")
@@ -422,7 +422,7 @@ def test_a_hostile_job_is_warned_and_its_neighbour_reports_normally(
     wait_until(lambda: [e for e in plane.events_of("completed") if e["job"] == "quiet"], "the quiet job ends")
     assert "goal train" in plane.log_of("quiet")
     assert [entry for entry in plane.metrics if entry["job"] == "quiet"]
-    wait_until(lambda: plane.events_of("refused"), "the hostile job's people are told")
+    wait_until(lambda: plane.events_of("refused"), "a refusal is reported to the job")
     told = plane.events_of("refused")
     assert {event["job"] for event in told} == {"hostile"}
     assert len(told) <= 5

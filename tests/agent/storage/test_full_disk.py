@@ -61,7 +61,7 @@ def test_agent_and_workers_outlive_a_full_disk(
     (worker,) = (int(item["worker_pid"]) for item in agent.launchers())
     empty: Undo = fill(agent.data)
     plane.want(generation(goal="train"))
-    wait_until(lambda: plane.events_of("first_iteration"), "what it says is heard")
+    wait_until(lambda: plane.events_of("first_iteration"), "its event arrives")
     wait_reports(plane, lease_reports)  # far longer than the lease, so it was renewed
     assert plane.phase() == "training"
     assert process_alive(worker)

@@ -119,7 +119,7 @@ def test_training_after_a_killed_worker_ends_with_the_same_bits(
     (failed, *_others) = wait_until(lambda: plane.events_of("failed"), "the failure is reported")
     assert failed["generation"] == 1
     seen = plane.reports[-1]["sequence"]
-    wait_until(lambda: plane.reports[-1]["sequence"] > seen + 1, "what memory holds is told")
+    wait_until(lambda: plane.reports[-1]["sequence"] > seen + 1, "memory is reported")
     kept = training.held(1)
     end = max(kept.values()) + 5
     plane.want(training.wanted(2, end, start=from_memory(1)))
@@ -149,7 +149,9 @@ def test_a_killed_worker_costs_at_most_one_iteration(agent: RunningAgent, plane:
     last = max(entry["iteration"] for entry in plane.metrics if entry["job"] == "job")
     plane.want(training.wanted(2, start=from_memory(1)))
     first = wait_until(
-        lambda: [e for e in plane.events_of("first_iteration") if e["generation"] == 2], "it goes on", 90
+        lambda: [e for e in plane.events_of("first_iteration") if e["generation"] == 2],
+        "training resumes",
+        90,
     )[0]
     assert first["iteration"] >= last, "at most the iteration that was under way is lost"
 
@@ -175,7 +177,7 @@ def test_a_suspended_job_resumes_from_its_servers_memory(
     plane.want(training.wanted(2, start=from_memory(1)))
     begun = wait_until(
         lambda: [one for one in plane.events_of("first_iteration") if one["generation"] == 2],
-        "it goes on",
+        "training resumes",
         90,
     )
     assert begun[0]["iteration"] == stopped + 1, "exactly where it stopped"
@@ -212,7 +214,7 @@ def test_state_in_memory_survives_loss_of_the_store_then_of_the_agent(
     assert agent.store_process() == store
     wait_until(lambda: plane.events_of("failed"), "the workers' end is reported")
     plane.want(training.wanted(2, start=from_memory(1)))
-    first = wait_until(lambda: plane.events_of("first_iteration")[1:], "it goes on", 90)[0]
+    first = wait_until(lambda: plane.events_of("first_iteration")[1:], "training resumes", 90)[0]
     assert (first["generation"], first["iteration"] > min(held.values())) == (2, True)
     training.wait_for_points(2, first["iteration"])
     wait_until(lambda: not training.held(1), "what the first generation left is not needed any more")
@@ -270,7 +272,7 @@ def test_points_go_to_a_new_store_when_the_old_one_freezes(
         told: dict[str, Any] = plane.reports[-1]["memory_store"]
         return told
 
-    wait_until(lambda: last().get("silent_seconds", 0.0) > 0.0, "it is told")
+    wait_until(lambda: last().get("silent_seconds", 0.0) > 0.0, "it is reported")
     assert last()["protection"] == "none"
     wait_until(lambda: agent.store_process() not in (None, frozen), "another one takes its place")
     training.wait_for_points(1, begun + 1)

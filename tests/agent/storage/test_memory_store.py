@@ -43,7 +43,7 @@ class Agent:
         for _ in range(round(4 * seconds)):
             self.look()
 
-    def hears(self) -> bool:
+    def has_answer(self) -> bool:
         """Return whether the store has answered. The clock stands still while the test waits."""
         self.look(0.0)
         report = self.store.report()
@@ -65,7 +65,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     Popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", start)
     made = Agent(tmp_path / "memory", monkeypatch)
-    wait_until(made.hears, "the store answers")
+    wait_until(made.has_answer, "the store answers")
     yield made
     made.store.close()
     for process in started:
@@ -84,7 +84,7 @@ def test_a_silent_store_is_not_counted_and_is_replaced(agent: Agent) -> None:
     assert told["problem"].startswith("this server's in-memory store has not answered for ")
     agent.look_for(STANDS_STILL_SECONDS)
     wait_until(lambda: not process_alive(frozen), "it is ended")
-    wait_until(agent.hears, "another one answers")
+    wait_until(agent.has_answer, "another one answers")
     assert agent.process != frozen
 
 
@@ -93,11 +93,11 @@ def test_a_store_that_answers_in_time_is_kept(agent: Agent) -> None:
     os.kill(here, signal.SIGSTOP)
     agent.look_for(STANDS_STILL_SECONDS - 5.0)
     os.kill(here, signal.SIGCONT)
-    wait_until(agent.hears, "it answers")
+    wait_until(agent.has_answer, "it answers")
     os.kill(here, signal.SIGSTOP)
     agent.look_for(STANDS_STILL_SECONDS - 5.0)
     os.kill(here, signal.SIGCONT)
-    wait_until(agent.hears, "it answers again")
+    wait_until(agent.has_answer, "it answers again")
     assert agent.process == here
 
 
@@ -110,7 +110,7 @@ def test_an_agent_that_was_frozen_itself_does_not_blame_its_store(agent: Agent) 
     assert report is not None
     assert "silent_seconds" not in report
     os.kill(here, signal.SIGCONT)
-    wait_until(agent.hears, "it answers")
+    wait_until(agent.has_answer, "it answers")
     assert agent.process == here
 
 
@@ -127,21 +127,21 @@ def test_a_store_that_accepts_no_connections_is_replaced(agent: Agent) -> None:
     for caller in callers:
         caller.close()
     agent.now += memory_store.PAUSE_SECONDS
-    wait_until(agent.hears, "another one answers")
+    wait_until(agent.has_answer, "another one answers")
 
 
 def test_holdings_of_a_dead_store_are_no_longer_reported(agent: Agent) -> None:
     os.kill(agent.process, signal.SIGKILL)
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         agent.look(0.0)
         report = agent.store.report()
         assert report is not None
         return "what it held is lost" in report["problem"]
 
-    wait_until(is_told, "it is told")
+    wait_until(is_reported, "it is reported")
     agent.now += memory_store.PAUSE_SECONDS
-    wait_until(agent.hears, "another one answers")
+    wait_until(agent.has_answer, "another one answers")
 
 
 def test_holdings_from_before_a_fence_are_not_reported_after_it(agent: Agent) -> None:
@@ -159,4 +159,4 @@ def test_holdings_from_before_a_fence_are_not_reported_after_it(agent: Agent) ->
 
     wait_until(answered, "both questions are answered")
     assert set(map(str, heard)) == {"None"}
-    wait_until(agent.hears, "it is asked again")
+    wait_until(agent.has_answer, "it is asked again")

@@ -29,7 +29,7 @@ class Node:
     plane: FakeControlPlane
     port: int
 
-    def has_to_do_with(self, **group: Any) -> None:
+    def set_group(self, **group: Any) -> None:
         """Set what its store sends, keeps and fetches of generation 1."""
         entry = {"job": "job", "generation": 1, "secret": SECRET, "send": [], "keep": [], "fetch": []}
         with self.plane.lock:
@@ -80,8 +80,8 @@ def test_a_job_resumed_from_a_peers_memory_ends_with_the_same_bits(start: Callab
     # again after five seconds.
     first.agent.settings["emulate"] = {**DEVICE_MODEL, "fixed_seconds": 0.2}
     undisturbed = Training(other.agent, other.plane, "undisturbed")
-    peer.has_to_do_with(keep=[0, 1])
-    first.has_to_do_with(send=peer.all_ranks())
+    peer.set_group(keep=[0, 1])
+    first.set_group(send=peer.all_ranks())
     for node in (first, peer, other):
         node.agent.start()
     first.plane.want(training.wanted(1, ITERATIONS))
@@ -98,12 +98,12 @@ def test_a_job_resumed_from_a_peers_memory_ends_with_the_same_bits(start: Callab
     copied = min(kept.held(1).values())
     assert copied < ITERATIONS, "it was in the middle of its run"
     elsewhere = Training(other.agent, other.plane)
-    other.has_to_do_with(fetch=peer.all_ranks())
+    other.set_group(fetch=peer.all_ranks())
     other.plane.want(beside, elsewhere.wanted(2, ITERATIONS, start=from_memory(1)))
     expected, _ = undisturbed.weights()
     found, completed = elsewhere.weights()
     (begun,) = [event for event in other.plane.events_of("first_iteration") if event["job"] == "job"]
-    assert begun["iteration"] > copied, "it goes on from what the peer had"
+    assert begun["iteration"] > copied, "it resumes from the peer's copies"
     assert (completed["generation"], completed["iteration"]) == (2, ITERATIONS)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     digests = {event["sample_order_digest"] for event in other.plane.events_of("completed")}

@@ -39,7 +39,7 @@ def run_on_ranks(
             process.kill()
             process.join()
         told = [
-            torch.load(path, weights_only=False) if path.exists() else "nothing was told"
+            torch.load(path, weights_only=False) if path.exists() else "no result"
             for path in (Path(folder, f"{rank}.pt") for rank in range(ranks))
         ]
     failed = [f"rank {rank}: {each}" for rank, each in enumerate(told) if isinstance(each, str)]

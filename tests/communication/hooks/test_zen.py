@@ -52,7 +52,7 @@ def message(shape: PlacementShape, *tensors: dict[str, Any], **changes: Any) -> 
     return {**content, "digest": content_digest(content)}
 
 
-def told(name: str, elements: int, width: int, scheme: str, push: str, pull: str) -> dict[str, Any]:
+def tensor_message(name: str, elements: int, width: int, scheme: str, push: str, pull: str) -> dict[str, Any]:
     sizes = {"tensor": name, "elements": elements, "width": width}
     return {**sizes, "scheme": scheme, "push_format": push, "pull_format": pull}
 
@@ -61,7 +61,7 @@ def all_ways(width: int) -> list[dict[str, Any]]:
     """Return every scheme, and Zen with every pair of formats, each with its own tensor."""
     ways = [(scheme.value, "coo", "coo") for scheme in EXECUTABLE if scheme is not Scheme.ZEN]
     ways += [("zen", push.value, pull.value) for push in PACKET_FORMATS for pull in PACKET_FORMATS]
-    return [told(" ".join(way), UNITS * width, width, *way) for way in ways]
+    return [tensor_message(" ".join(way), UNITS * width, width, *way) for way in ways]
 
 
 def gradient(rank: int, seed: int, width: int, *, whole: bool) -> Tensor:
@@ -119,7 +119,7 @@ def counted(shape: PlacementShape) -> dict[str, Any]:
     for scheme, pull in [*ways, ("sparse_ps", "coo")]:
         parameter = nn.Parameter(torch.zeros(UNITS))
         parameter.grad = gradient(dist.get_rank(), 7, 1, whole=True).flatten()
-        plan = zen_orders_from_message(message(shape, told("t", UNITS, 1, scheme, "coo", pull)))
+        plan = zen_orders_from_message(message(shape, tensor_message("t", UNITS, 1, scheme, "coo", pull)))
         synchroniser = SparseGradients({"t": parameter}, plan, groups)
         synchroniser.after_backward()
         measured = synchroniser.measures
@@ -138,7 +138,9 @@ def at_the_edges() -> None:
     """Exchange fewer units than ranks, empty gradients, NaN, and tensors that no rank used."""
     shape = PlacementShape(1, 2)
     groups = PlacementGroups.open(shape)
-    tensors = [told(name, 1, 1, "zen", "coo", "hash_bitmap") for name in ("one", "zeros", "nan", "unused")]
+    tensors = [
+        tensor_message(name, 1, 1, "zen", "coo", "hash_bitmap") for name in ("one", "zeros", "nan", "unused")
+    ]
     parameters = {tensor["tensor"]: nn.Parameter(torch.ones(1)) for tensor in tensors}
     parameters["one"].grad = torch.tensor([3.0]) if dist.get_rank() else None
     parameters["zeros"].grad = torch.tensor([-0.0])
@@ -266,7 +268,7 @@ def test_packets_unpack_to_their_rows(form: Format, size: int, places: list[int]
     assert torch.equal(found.values, rows.values)
 
 
-TABLE = told("t", 12, 3, "zen", "coo", "hash_bitmap")
+TABLE = tensor_message("t", 12, 3, "zen", "coo", "hash_bitmap")
 ONE = PlacementShape(1, 1)
 
 

@@ -54,7 +54,7 @@ class Reading(Mixture):
         return loss
 
 
-def told_by(
+def records_of(
     runner: IterationRunner, iterations: int, decisions: Sequence[PackingDecision] = ()
 ) -> list[dict[str, Any]]:
     """Return the records of some iterations, validated as agents do."""
@@ -75,7 +75,7 @@ def told_by(
 
 
 def test_token_counts_read_in_train_still_reach_the_agent(alone: None) -> None:
-    (record,) = told_by(runner_of(Reading({})), 5)
+    (record,) = records_of(runner_of(Reading({})), 5)
     (layer,) = record["layers"]
     assert (record["iteration"], record["iterations"], record["timing"]) == (5, 5, None)
     assert (layer["name"], layer["tokens"], layer["two_expert_tokens"]) == ("1", 5 * 40, 5 * 40)
@@ -96,10 +96,10 @@ def spread_and_trained(box: str) -> tuple[dict[str, Any], dict[str, Any], bool, 
     """Train with spread experts; return rank 0's record, that under Lina's schedule, and whether the emulated
     clock timed the all-to-alls without and with the schedule."""
     runner = runner_of(Mixture({}))
-    (record,) = told_by(runner, WARM_UP_ITERATIONS + 2, [DECISION])
+    (record,) = records_of(runner, WARM_UP_ITERATIONS + 2, [DECISION])
     schedule = {"kind": "lina", "choices": {"partition_bytes": 200, "packs": False}}
     lina = runner_of(Mixture({}), synchronisers=[schedule])
-    (scheduled,) = told_by(lina, WARM_UP_ITERATIONS + 2)
+    (scheduled,) = records_of(lina, WARM_UP_ITERATIONS + 2)
     lina.synchronisation.close()
     return record, scheduled, *timed_by_emulated_clock(box)
 

@@ -130,7 +130,7 @@ def test_a_rank_without_a_sample_of_its_own_changes_nothing(agent: LocalAgent) -
     _assert_same_training(generation.train_from_nothing().report(), unscaled)
 
 
-def test_a_suspended_job_goes_on_exactly_where_it_stopped(agent: LocalAgent) -> None:
+def test_a_suspended_job_resumes_exactly_where_it_stopped(agent: LocalAgent) -> None:
     assignment = regression(iterations=80)
     unscaled = _unscaled(agent, assignment)
     slow = {**assignment, "device": PACE}

@@ -27,7 +27,7 @@ from workers.runtime.measuring.windows import CommunicationWindows
 PROFILE = {"levels": [1, 2], "seconds_per_level": 0.1, "max_seconds": 120}
 
 
-def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dict[str, Any]]:
+def measured_profiles(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the profiles of a measurement, validated as agents do."""
     generation = agent.start_generation(source, assignment | {"purpose": "profiling", "profile": PROFILE}, 2)
     generation.leader.wait_for_event("profile_done", 120)
@@ -43,7 +43,7 @@ def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dic
 
 @pytest.mark.live
 def test_profiling_reports_ordered_gradients_with_the_devices_gaps(agent: LocalAgent) -> None:
-    profiles = told(agent, REGRESSION, regression(device=emulated(fixed_seconds=0.06)))
+    profiles = measured_profiles(agent, REGRESSION, regression(device=emulated(fixed_seconds=0.06)))
     assert [each["gpus"] for each in profiles] == [1, 2]
     for profile in profiles:
         names = [each["name"] for each in profile["tensors"]]
@@ -66,7 +66,7 @@ def test_profiling_reports_the_density_of_tables(agent: LocalAgent) -> None:
         "termination": {"max_iterations": 8, "target": None},
         "seed": 1,
     }
-    alone, pair = told(agent, EXAMPLES / "recommender.py", assignment)
+    alone, pair = measured_profiles(agent, EXAMPLES / "recommender.py", assignment)
     (table,) = [each for each in alone["sparse"] if each["name"] == "user.weight"]
     assert (table["width"], table["sums"]) == (16, [])
     # 64 users of 2000, some twice.

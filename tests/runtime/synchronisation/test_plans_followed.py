@@ -18,7 +18,7 @@ from scheduling.core.runtime_plans.choosing import GradientOrders, choose_runtim
 from scheduling.gradient_records import codecs_of, model_of, sparse_of
 from scheduling.services.gradients.expert_schedules import schedule_of
 from tests.runtime.conftest import EXAMPLES, FUNCTIONS, REGRESSION, emulated, regression
-from tests.runtime.synchronisation.test_measuring_gradients import PROFILE, told
+from tests.runtime.synchronisation.test_measuring_gradients import PROFILE, measured_profiles
 from workers.runtime.at_home.local_agent import LocalAgent
 from workers.runtime.measuring.gradient_densities import GradientDensities
 
@@ -49,7 +49,7 @@ def orders_for(profile: dict[str, Any], planner: str) -> GradientOrders:
 @pytest.mark.live
 @pytest.mark.parametrize("planner", ["cupcake", "espresso", "combined"])
 def test_levels_are_measured_under_the_plan_made_from_them(agent: LocalAgent, planner: str) -> None:
-    profiles = told(agent, REGRESSION, regression())
+    profiles = measured_profiles(agent, REGRESSION, regression())
     _follow(agent, REGRESSION, regression(), profiles, planner)
 
 
@@ -58,7 +58,7 @@ def test_levels_are_measured_under_the_plan_made_from_them(agent: LocalAgent, pl
 def test_sparse_models_are_measured_under_the_plan_made_from_them(agent: LocalAgent, planner: str) -> None:
     """Small batches touch few tags, so that none of the tables is dense."""
     few = RECOMMENDER | {"hyperparameters": {"global_batch_size": 8, "rating_count": 4000}}
-    profiles = told(agent, EXAMPLES / "recommender.py", few)
+    profiles = measured_profiles(agent, EXAMPLES / "recommender.py", few)
     assert {each["name"] for each in profiles[1]["sparse"]} == {"user.weight", "item.weight", "tags.weight"}
     _follow(agent, EXAMPLES / "recommender.py", few, profiles, planner)
 
@@ -69,7 +69,7 @@ def test_process_groups_are_destroyed_after_each_level(agent: LocalAgent, planne
     few = RECOMMENDER | {"hyperparameters": {"global_batch_size": 8, "rating_count": 4000}}
     device = emulated(within_server=1e7)
     linked = few | {"device": device, "places": {"servers": [0, 0], "racks": [0, 0]}}
-    profiles = told(agent, EXAMPLES / "recommender.py", linked)
+    profiles = measured_profiles(agent, EXAMPLES / "recommender.py", linked)
     _follow(agent, EXAMPLES / "recommender.py", linked, profiles, planner)
 
 
@@ -77,7 +77,7 @@ def test_process_groups_are_destroyed_after_each_level(agent: LocalAgent, planne
 def test_mixture_is_measured_under_linas_schedule(agent: LocalAgent) -> None:
     source = FUNCTIONS / "mixture.py"
     assignment = regression(function={"entry": "mixture:Mixture"})
-    alone, pair = told(agent, source, assignment)
+    alone, pair = measured_profiles(agent, source, assignment)
     assert alone["experts"] is None
     question = PlanQuestion("key", model_of(pair), PlacementShape(1, 2), SLOW)
     schedule = schedule_of(question, pair["experts"], Rates())
