@@ -1,4 +1,4 @@
-"""Debian's Chromium under playwright, cut off from everything it would fetch by itself."""
+"""Debian's Chromium under playwright, isolated from all requests that it makes on its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARGUMENTS = [
 
 
 def open_chromium(playwright: Playwright, *more: str) -> Browser:
-    """A headless browser with ``more`` arguments. Raises RuntimeError when Chromium is not installed."""
+    """Yield a headless browser with ``more`` arguments. Raises RuntimeError if Chromium is not installed."""
     path = browser_program()
     if path is None:
         raise RuntimeError("Chromium is not installed (Debian: apt-get install chromium)")

@@ -1,4 +1,4 @@
-"""A lively cluster made of rows: two servers, jobs in every state, a colleague's and a stranger's project."""
+"""A busy cluster as rows: two servers, jobs in every state, a colleague's and a stranger's project."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.factories import stored_plan
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What tests reach for by name."""
+    """The objects that tests use by name."""
 
     owner: User
     operator: User
@@ -36,7 +36,7 @@ class Scenario:
 
 
 def build(now: datetime | None = None) -> Scenario:
-    """Make all of it. Called once per test or once for screenshots."""
+    """Create all rows. Called once per test or once for screenshots."""
     now = now or timezone.now()
     owner = factories.UserFactory.create(username="ada")
     operator = factories.UserFactory.create(username="olga", is_operator=True)
@@ -394,7 +394,7 @@ def _decisions(now: datetime, running: Job, spanning: Job, declined: Job, foreig
 
 
 def recovered(job: Job, **changes: Any) -> Recovery:
-    """A server of the job's was lost; it trained again ten seconds later."""
+    """Record that a server of the job's was lost and that it trained again ten seconds later."""
     now = timezone.now()
     found: Recovery = Recovery.objects.create(
         **{

@@ -1,4 +1,4 @@
-"""The site in a real browser: the browser and what it compiled are kept from test to test, cookies and pages
+"""The site in a real browser: the browser and its compiled scripts are kept between tests, cookies and pages
 are not."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def open_context() -> Iterator[BrowserContext]:
 
 @dataclass
 class Visit:
-    """A browser page that remembers what must not happen."""
+    """A browser page that records errors and foreign requests."""
 
     page: Page
     base_url: str

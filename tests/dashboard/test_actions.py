@@ -1,4 +1,4 @@
-"""What people do with the buttons of the pages, in a real browser against the real API."""
+"""Users' actions with the buttons of the pages, in a real browser against the real API."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_job_is_cancelled_after_a_question(site: Site) -> None:
     waiting.refresh_from_db()
     assert waiting.state == JobState.CANCELLED
     page.locator("tr", has_text=other.name).get_by_role("button", name="Cancel").click()
-    # The API refuses: somebody else was quicker, and the page does not know yet.
+    # The API refuses: another user was quicker, and the page is not updated yet.
     Job.objects.filter(pk=other.id).update(state=JobState.CANCELLED, finished_at=timezone.now())
     page.get_by_role("button", name="Cancel the job").click()
     expect(page.locator(".toast.bad")).to_be_visible()

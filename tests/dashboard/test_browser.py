@@ -134,7 +134,7 @@ def test_a_new_user_sees_how_to_begin_and_logs_in_again(site: Site) -> None:
     expect(page.locator("#live")).to_have_attribute("data-state", "live")
     page.context.clear_cookies()
     site.publish("cluster:1", "servers")
-    # Two parts of the page find out at once, and the second's way there ends the first's.
+    # Two parts of the page are refused at once, and the second's redirect cancels the first's.
     expect(page).to_have_url(re.compile(r"/login/\?next="))
     page.get_by_label("User name").fill(newcomer.username)
     page.get_by_label("Password").fill(factories.PASSWORD)

@@ -1,5 +1,4 @@
-"""What a real browser lets through: our pages under their content security policy, and pages of another
-port."""
+"""What a real browser permits: our pages under their content security policy, and pages of another port."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from tests.streams.server import StreamServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
-#: What a job might serve on a port of the machine: it tries to use the session of whoever opens the page.
+#: A page that a job might serve on a port of the machine: it tries to use the visitor's session.
 HOSTILE_PAGE = """<!doctype html><pre id="found"></pre><script>
 const found = {};
 const attempts = {
@@ -99,7 +98,7 @@ def test_the_admin_and_the_apis_page_work_under_their_policy(site: Site) -> None
     expect(page.locator("#swagger-ui .opblock").first).to_be_visible()
     page = visit.go("/no-such-page/")
     expect(page.locator("h1")).to_have_text("Not found")
-    # The browser itself says that a page was not found; nothing else may be said.
+    # The browser itself reports that a page was not found; no other message is allowed.
     assert [problem for problem in visit.problems if "404" not in problem] == []
 
 
@@ -118,7 +117,7 @@ def test_a_page_of_another_port_can_use_nothing_of_a_session(
     assert said.count("refused: ") == 5, said
     assert "got " not in said
     assert Job.objects.get(pk=job.id).state == "running"
-    # Browsers do hand it the cookie, as docs/threat_model.md says. It opens no stream.
+    # Browsers do send it the cookie, as docs/threat_model.md says. It opens no stream.
     cookie = next(filter(None, hostile.cookies))
     assert httpx.get(f"{stream_server.url}/stream/cluster", headers={"Cookie": cookie}).status_code == 401
 

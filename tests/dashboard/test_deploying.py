@@ -1,4 +1,4 @@
-"""A completed job is deployed from its page, by people who may and where its function defines `predict`."""
+"""A completed job is deployed from its page, by users who may and if its function defines `predict`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How times and shares are written."""
+"""Formats of times and shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's page says first of its deadline once it has ended."""
+"""The headline of a job's page about its deadline once it has ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.dashboard.scenario import Scenario
 def test_a_jobs_headline_says_what_became_of_its_deadline(
     scenario: Scenario, as_user: Callable[[Any], Client], facts: dict[str, Any], words: str
 ) -> None:
-    """The verdict of its admission is beneath, as the answer of that time."""
+    """The verdict of its admission is shown beneath, as the answer of that time."""
     job = scenario.completed
     reason = "8 GPUs are enough."
     verdict = {"decision": "admitted", "reason_code": "fits", "reason": reason}

@@ -1,4 +1,4 @@
-"""The pages as HTML: who sees what, what is said, and that nothing from outside is ever markup."""
+"""The pages as HTML: who sees what, which texts appear, and that no outside text is ever markup."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_texts_from_agents_and_users_are_escaped_everywhere(scenario: Scenario, 
             assert "<img src=x" not in text, address
             assert "<script>" not in text, address
         elif "/panels/" in address:
-            # Plotly reads some HTML in texts: names reach it without any.
+            # Plotly interprets some HTML in texts, so names are passed without any.
             assert "<img" not in json.dumps(json.loads(text)), address
 
 
@@ -193,7 +193,7 @@ def test_bidirectional_controls_in_user_text_are_removed(scenario: Scenario, as_
 
 
 def test_user_chosen_keys_are_never_read_as_methods(scenario: Scenario, as_user: LogIn) -> None:
-    """A template asks a mapping for a key before it asks for a method."""
+    """Templates look up a mapping's key before its method."""
     job, keys = scenario.running, ("items", "keys", "values", "get", "0")
     job.labels = {key: f"label-of-{key}" for key in keys}
     job.hyperparameters = {key: 17.25 + number for number, key in enumerate(keys)}

@@ -1,4 +1,4 @@
-"""Pages and streams ask selectors. They put no questions to the database themselves."""
+"""Pages and streams read through selectors and never query the database themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for room in ("dashboard", "streams") for path in (ROOT / room).rglob("*.py"))
-#: How a query begins, and what sends one or changes a row.
+#: The attributes that begin a query, send one, or change a row.
 QUERIES = {
     "objects",
     "select_related",

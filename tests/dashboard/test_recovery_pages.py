@@ -1,4 +1,4 @@
-"""Pages about recoveries: where a job's points are, what failed in the cluster, one recovery's timeline."""
+"""Pages about recoveries: the places of a job's points, failures in the cluster, one recovery's timeline."""
 
 from __future__ import annotations
 

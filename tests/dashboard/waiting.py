@@ -1,4 +1,4 @@
-"""Waiting for something to become true, with an end."""
+"""Bounded waiting for a condition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db import connection
 def wait_until(
     condition: Callable[[], bool], what: str, timeout_seconds: float = 60.0, look_seconds: float = 0.02
 ) -> None:
-    """Asks until `condition` holds, ``look_seconds`` apart. Raises AssertionError naming `what` when it never
+    """Poll until `condition` holds, ``look_seconds`` apart. Raises AssertionError naming `what` if it never
     does."""
     pause = threading.Event()
     end = time.monotonic() + timeout_seconds
@@ -23,8 +23,7 @@ def wait_until(
 
 
 def wait_until_requests_have_ended() -> None:
-    """After its pages were closed: a request that is still under way would be in the way of emptying the
-    tables."""
+    """Wait after closing pages: a request still in progress would block emptying the tables."""
 
     def quiet() -> bool:
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Figures about a job's communication plan: predicted beside measured, and one iteration's timeline."""
+"""Figures of a job's communication plan: predicted and measured times, and one iteration's timeline."""
 
 from __future__ import annotations
 

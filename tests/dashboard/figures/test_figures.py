@@ -1,4 +1,4 @@
-"""Figures are pure: data in, a figure out, None when there is nothing to draw."""
+"""Figures are pure functions: data in, a figure out, or None if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def at(seconds: float) -> datetime:
 
 
 def as_json(figure: Any) -> dict[str, Any]:
-    """As the browser gets it; also proves that it can be written as JSON."""
+    """Return the figure as the browser gets it; also proves that it is serialisable."""
     assert figure is not None
     return dict(json.loads(json.dumps(figure.to_plotly_json(), cls=PlotlyJSONEncoder, allow_nan=False)))
 

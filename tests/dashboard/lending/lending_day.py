@@ -1,5 +1,5 @@
-"""A day of an inference cluster made of rows: usage with forecasts, loans and reclaims by the published rule,
-and what they cost."""
+"""A day of an inference cluster as rows: usage with forecasts, loans and reclaims by the published rule, and
+their costs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ METHODS = ("improved", "lyra", "scf", "random")
 
 @dataclass
 class Day:
-    """What was made, and the state of the walk through the day."""
+    """The created rows, and the state of the walk through the day."""
 
     inference_cluster: InferenceCluster
     servers: list[Server]
@@ -58,7 +58,7 @@ class Day:
 
 
 def build_day(now: datetime | None = None, *, name: str = "serving", periods: int = PERIODS) -> Day:
-    """Make all of it; the last reclaim is still under way."""
+    """Create all rows; the last reclaim is still in progress."""
     now = (now or timezone.now()).replace(microsecond=0)
     cluster = factories.ClusterFactory.create()
     inference_cluster = factories.InferenceClusterFactory.create(name=name, cluster=cluster)
@@ -207,7 +207,7 @@ def _reclaim(day: Day, at: datetime, count: int) -> None:
 
 
 def _worked(day: Day, servers: list[Server], until: datetime) -> None:
-    """Most GPUs of the servers held training work from a while after they were lent."""
+    """Record training work on most GPUs of the servers from a while after they were lent."""
     generation = factories.GenerationFactory.create(
         job=day.preempted, number=len(day.reclaims) + 1, master_server=servers[0],
         state=GenerationState.RETIRED, goal=Goal.STOP,
@@ -226,7 +226,7 @@ def _worked(day: Day, servers: list[Server], until: datetime) -> None:
 
 
 def _choice(day: Day, chosen: list[Server]) -> dict[str, Any]:
-    """A document as `reclaiming_choice.py` writes it: one flexible server, or an idle one and then
+    """Return a document as `reclaiming_choice.py` writes it: one flexible server, or an idle one and then
     preemptions."""
     groups = ["flexible"] if len(chosen) == 1 else ["idle", *["preemption"] * (len(chosen) - 1)]
     costs = {"idle": 0.0, "flexible": 12.5, "preemption": 0.25}
@@ -262,7 +262,7 @@ def _set_state(servers: list[Server], state: LendingState, at: datetime) -> None
 
 
 def _leave_last_open(day: Day) -> None:
-    """One more server is wanted back now, and has not left yet."""
+    """One more server is reclaimed now, and has not left yet."""
     if not day.away:
         return
     now = timezone.now()

@@ -1,4 +1,4 @@
-"""What a monitoring system reads of lending."""
+"""Metrics of lending for a monitoring system."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _expect_soon(part: Locator, text: str) -> None:
 
 
 def _never_poll(page: Page) -> None:
-    """Let the page poll once an hour alone: what appears on it was announced."""
+    """Let the page poll only once an hour: its changes come from the stream."""
     page.clock.install()
     page.add_init_script(
         """document.addEventListener("readystatechange", () => {
@@ -182,7 +182,7 @@ def _never_poll(page: Page) -> None:
 
 
 def _refused(page: Page) -> dict[str, Any]:
-    """Ask a server back of an API that refuses; return the request's body."""
+    """Reclaim a server from an API that refuses; return the request's body."""
     bodies: list[dict[str, Any]] = []
 
     def refuse(route: Route) -> None:
