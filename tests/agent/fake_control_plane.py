@@ -134,8 +134,8 @@ class FakeControlPlane:
     def worker(self, job: str = "job", number: int = 1, rank: int = 0) -> dict[str, Any]:
         """Return one worker of the latest report, or an empty dict if it is not reported."""
         named = (job, number, rank)
-        found = [item for item in self.workers if (item["job"], item["generation"], item["rank"]) == named]
-        return found[0] if found else {}
+        workers = [item for item in self.workers if (item["job"], item["generation"], item["rank"]) == named]
+        return workers[0] if workers else {}
 
     def phase(self, job: str = "job", number: int = 1, rank: int = 0) -> str | None:
         """Return the phase of one worker, or None if it is not reported."""

@@ -86,11 +86,11 @@ def paced(tmp_path: Path) -> Iterator[Callable[[str], tuple[LinkServer, Paces]]]
 def test_measurement_finds_the_emulated_rates(serve: Any, paced: Any) -> None:
     mine, my_paces = paced("a")
     theirs, their_paces = paced("b")
-    found = measure(serve(lambda channel: answer(channel, their_paces)), my_paces)
-    assert found.bytes_per_second <= RATE * 1.01
+    measured = measure(serve(lambda channel: answer(channel, their_paces)), my_paces)
+    assert measured.bytes_per_second <= RATE * 1.01
     # A busy machine measures less and reports by how much.
-    assert found.bytes_per_second >= RATE * (0.9 - found.overrun)
-    assert LATENCY <= found.latency_seconds < LATENCY + 0.05
+    assert measured.bytes_per_second >= RATE * (0.9 - measured.overrun)
+    assert LATENCY <= measured.latency_seconds < LATENCY + 0.05
     for server in (mine, theirs):
         carried = server.carried()
         assert carried[NETWORK][STATE] == pytest.approx(carried[NETWORK_IN][STATE], rel=0.5)
@@ -106,8 +106,8 @@ def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_slower_direction_counts(serve: Any, paced: Any) -> None:
     _, paces = paced("a")
     slow_back = Paces(UNPACED.out, paces.into)
-    found = measure(serve(lambda channel: answer(channel, UNPACED)), slow_back)
-    assert found.bytes_per_second <= RATE * 1.05
+    measured = measure(serve(lambda channel: answer(channel, UNPACED)), slow_back)
+    assert measured.bytes_per_second <= RATE * 1.05
 
 
 @pytest.mark.usefixtures("short_bursts")
@@ -122,8 +122,8 @@ def test_overrun_is_the_machines_lag_behind_its_emulated_links(
         send(self, content)
 
     monkeypatch.setattr(Channel, "send_bytes", slowly)
-    found = measure(serve(lambda channel: answer(channel, UNPACED)), Paces(paces.out, paces.into))
-    assert found.overrun > 0.3
+    measured = measure(serve(lambda channel: answer(channel, UNPACED)), Paces(paces.out, paces.into))
+    assert measured.overrun > 0.3
 
 
 @pytest.mark.usefixtures("short_bursts")
@@ -134,10 +134,10 @@ def test_without_emulation_nothing_waits_and_nothing_overruns(
         raise AssertionError(f"waits until {at}")
 
     monkeypatch.setattr("workers.agent.talking.link_measuring.wait_until", wait_until)
-    found = measure(serve(lambda channel: answer(channel, UNPACED)), UNPACED)
-    assert found.overrun == 0.0
-    assert found.bytes_per_second > 0
-    assert found.latency_seconds > 0
+    measured = measure(serve(lambda channel: answer(channel, UNPACED)), UNPACED)
+    assert measured.overrun == 0.0
+    assert measured.bytes_per_second > 0
+    assert measured.latency_seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def _probes(loop: MainLoop) -> LinkProbes:
 def _pair(**changes: Any) -> tuple[LinkProbe, LinkProbe]:
     """Return the orders of the two agents."""
     port = free_port()
-    told = {**TOLD, "port": port, **changes}
-    sides = ({**told, "here": "a", "server": "b"}, {**told, "role": "answer", "here": "b", "server": "a"})
+    order = {**TOLD, "port": port, **changes}
+    sides = ({**order, "here": "a", "server": "b"}, {**order, "role": "answer", "here": "b", "server": "a"})
     bodies = [parse_desired_state(_desired(side)).link_probe for side in sides]
     first, second = bodies
     assert first is not None
@@ -202,15 +202,15 @@ def test_two_agents_measure_once_and_report_until_acknowledged(monkeypatch: pyte
             loop.run_for(0.05)
             return first.report()
 
-        told = wait_until(found, "the link was measured")
-        assert (told["link"], told["number"]) == (7, 3)
-        assert told["bytes_per_second"] > 0
-        assert "problem" not in told
+        report = wait_until(found, "the link was measured")
+        assert (report["link"], report["number"]) == (7, 3)
+        assert report["bytes_per_second"] > 0
+        assert "problem" not in report
         # A second call would fail soon, since the port no longer answers.
         monkeypatch.setattr("workers.agent.talking.link_probes.CALLING_SECONDS", 0.1)
         first.look(calls, lease)
-        assert first.report() is told
-        first.reported(told)
+        assert first.report() is report
+        first.reported(report)
         for _ in range(20):
             loop.run_for(0.05)
         assert first.report() is None, "it is not measured again"

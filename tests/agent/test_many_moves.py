@@ -111,7 +111,7 @@ class Members:
     def first(self) -> int:
         """Wait for the first iteration that it trained; return it."""
         plane = self.ranks[0].plane
-        found = wait_until(
+        events = wait_until(
             lambda: [
                 event
                 for event in plane.events_of("first_iteration")
@@ -119,7 +119,7 @@ class Members:
             ],
             f"generation {self.number} trains", 120,
         )  # fmt: skip
-        return int(found[0]["iteration"])
+        return int(events[0]["iteration"])
 
     def wait_for_copies(self) -> None:
         """Wait until the keeper has a point of all ranks that this generation trained."""

@@ -131,8 +131,8 @@ def test_a_worker_dies_with_its_lease_if_agent_and_launcher_freeze(
     """Like a paused container, or a machine that runs nothing but its workers."""
     worker = training_worker(agent, plane, hyperparameters={"spawn": "survivor", "deaf": True})
     (launcher,) = agent.launchers()
-    told = float(plane.log_of().rsplit("lease ", 1)[1].split()[0])
-    assert 0 < told < boot_time_seconds() + plane.lease_seconds, "the worker got its lease"
+    lease_ends_at = float(plane.log_of().rsplit("lease ", 1)[1].split()[0])
+    assert 0 < lease_ends_at < boot_time_seconds() + plane.lease_seconds, "the worker got its lease"
     os.kill(launcher["pid"], signal.SIGSTOP)
     agent.signal(signal.SIGSTOP)
     assert process_alive(worker)

@@ -193,16 +193,16 @@ def test_stopping_a_worker_ends_its_child_processes(agent: RunningAgent, plane: 
 
 
 def find_processes(argument: str) -> list[int]:
-    found = []
+    processes = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 with open(f"/proc/{entry}/cmdline", "rb") as file:
                     if argument.encode() in file.read():
-                        found.append(int(entry))
+                        processes.append(int(entry))
             except OSError:
                 continue
-    return found
+    return processes
 
 
 @pytest.mark.live

@@ -59,10 +59,10 @@ class Ledger:
 
     def by_attack(self) -> dict[str, Counter[int]]:
         """Return the statuses of each kind of request, in order of the kinds' first appearance."""
-        found: dict[str, Counter[int]] = {}
+        statuses: dict[str, Counter[int]] = {}
         for answer in self.answers:
-            found.setdefault(answer.attack, Counter())[answer.status] += 1
-        return found
+            statuses.setdefault(answer.attack, Counter())[answer.status] += 1
+        return statuses
 
     def faults(self) -> list[Answer]:
         return [answer for answer in self.answers if answer.is_a_fault]

@@ -185,13 +185,15 @@ def _generations(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[
 def _decision(decision: Mapping[str, Any], job_id: str) -> Iterator[Line]:
     summary = decision["summary"]
     seconds = decision["pass_seconds"]
-    told = (
+    described = (
         f"{decision['id']} {decision['kind']}, epoch {decision['epoch']}, by {decision['trigger'] or '?'}, "
         f"computed in {decision['compute_seconds']:.2f} s, pass "
         f"{'?' if seconds is None else f'{seconds:.2f}'} s"
     )
     risks = summary.get("at_risk", [])
-    yield Line(decision["decided_at"], "planner", told + (f", at risk: {' '.join(risks)}" if risks else ""))
+    yield Line(
+        decision["decided_at"], "planner", described + (f", at risk: {' '.join(risks)}" if risks else "")
+    )
     for change in summary.get("changes", []):
         text = f"{change['kind']} {change['gpus_before']} to {change['gpus_after']}: {change['reason']}"
         yield Line(decision["decided_at"], change["job"], f"  changes: {text}")

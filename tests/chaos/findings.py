@@ -112,11 +112,11 @@ class Report:
         out += [f"  {number:5}  {what}" for what, number in sorted(self.sent.items())]
         out += ["", "requests, and how they were answered"]
         for attack, statuses in sorted(self.answers.items()):
-            told = ", ".join(f"{status} x {number}" for status, number in sorted(statuses.items()))
-            out.append(f"  {attack:44} {told}")
+            counts = ", ".join(f"{status} x {number}" for status, number in sorted(statuses.items()))
+            out.append(f"  {attack:44} {counts}")
         if self.broken_connections:
-            told = ", ".join(f"{who} x {number}" for who, number in sorted(self.broken_connections.items()))
-            out.append(f"  {'no answer, as the server was killed':44} {told}")
+            counts = ", ".join(f"{who} x {number}" for who, number in sorted(self.broken_connections.items()))
+            out.append(f"  {'no answer, as the server was killed':44} {counts}")
         out += ["", "jobs at the end"]
         for who, states in sorted(self.jobs.items()):
             out.append(
@@ -245,7 +245,7 @@ def _planning(scene: Scene, seen: Seen, *, timing: bool) -> list[Invariant]:
         for row in scene.rows(_SET_ASIDE, list(IN_ORDER))
     ]
     undecided = scene.rows(_UNDECIDED, HONEST)
-    found = [
+    checked = [
         Invariant(
             "no pass of the planner fails", f"{failed} failed", (why or [f"{failed} did"]) if failed else []
         ),
@@ -260,10 +260,10 @@ def _planning(scene: Scene, seen: Seen, *, timing: bool) -> list[Invariant]:
     if timing:
         longest = seen.longest_pass_seconds
         long = [f"one took {longest:.2f} s"] if longest > LONGEST_PASS_SECONDS else []
-        found.append(
+        checked.append(
             Invariant(f"no pass takes over {LONGEST_PASS_SECONDS:g} s", f"the longest {longest:.2f} s", long)
         )
-    return found
+    return checked
 
 
 def _agents(scene: Scene, killed: Mapping[str, int]) -> Invariant:
@@ -306,11 +306,11 @@ def _spies(scene: Scene) -> Invariant:
 
 def jobs_by_owner(scene: Scene) -> dict[str, dict[str, int]]:
     """Return the numbers of each person's jobs by how they ended."""
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     rows = scene.rows(
         "select u.username as owner, j.state, count(*) as number from scheduling_job j join projects_user u "
         "on u.id = j.owner_id group by 1, 2"
     )
     for row in rows:
-        found.setdefault(row["owner"], {})[row["state"]] = row["number"]
-    return found
+        counts.setdefault(row["owner"], {})[row["state"]] = row["number"]
+    return counts

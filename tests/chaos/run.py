@@ -47,8 +47,8 @@ def chaos(
     with running_scene() as scene:
         users.upload(scene)
         speed = users.measure(scene)
-        told = ", ".join(f"{gpus} GPUs {rate:.1f} it/s" for gpus, rate in sorted(speed.by_gpus.items()))
-        say(f"measured in peace: {told}")
+        rates = ", ".join(f"{gpus} GPUs {rate:.1f} it/s" for gpus, rate in sorted(speed.by_gpus.items()))
+        say(f"measured in peace: {rates}")
         run = users.Run(scene, speed)
         with Watcher(scene) as watcher:
             _let_loose(run, seconds, seed)

@@ -52,10 +52,10 @@ def test_a_missed_promise_has_a_page_with_ordered_events(tmp_path: Path) -> None
     logs.mkdir()
     (logs / "web.log").write_text("a line\n")
 
-    kept = tmp_path / "kept"
-    keep(rows, logs, kept, [job.pk], [Deed(moment + timedelta(seconds=6), "killed the planner's child")])
+    folder = tmp_path / "kept"
+    keep(rows, logs, folder, [job.pk], [Deed(moment + timedelta(seconds=6), "killed the planner's child")])
 
-    page = (kept / "promises" / f"{job.pk}.txt").read_text()
+    page = (folder / "promises" / f"{job.pk}.txt").read_text()
     told = [
         f"at risk: {job.pk}", "created its plan begins", "killed the planner's child",
         "late: Its deadline has passed.",
@@ -63,9 +63,11 @@ def test_a_missed_promise_has_a_page_with_ordered_events(tmp_path: Path) -> None
     assert all(text in page for text in told)
     assert sorted(page.index(text) for text in told) == [page.index(text) for text in told]
     assert "pass 0.25 s" in page
-    (question,) = (kept / "snapshots").iterdir()
+    (question,) = (folder / "snapshots").iterdir()
     assert question.stem == f"decision-{decision.pk}"
     assert unpack_snapshot(question.read_bytes()) == asked
-    (row,) = [json.loads(line) for line in (kept / "rows" / "scheduling_job.jsonl").read_text().splitlines()]
+    (row,) = [
+        json.loads(line) for line in (folder / "rows" / "scheduling_job.jsonl").read_text().splitlines()
+    ]
     assert row["id"] == job.pk
-    assert (kept / "logs" / "web.log").read_text() == "a line\n"
+    assert (folder / "logs" / "web.log").read_text() == "a line\n"

@@ -160,5 +160,5 @@ def _peak_bytes(pid: int) -> int | None:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) * 1024 if found else None
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(peak[1]) * 1024 if peak else None

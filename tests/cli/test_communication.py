@@ -31,7 +31,7 @@ def test_a_job_without_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_plan_is_shown_with_the_plans_it_beat(capsys: pytest.CaptureFixture[str]) -> None:
-    told = {
+    document = {
         **NOTHING,
         "lossy": "allowed",
         "codecs": ["fp16"],
@@ -45,7 +45,7 @@ def test_a_plan_is_shown_with_the_plans_it_beat(capsys: pytest.CaptureFixture[st
              "measured_seconds": None, "speedup": 1.5, "given_up": "it lost"},
         ],
     }  # fmt: skip
-    say_communication(told, as_json=False)
+    say_communication(document, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     chosen = next(line for line in lines if "→ cupcake" in line)
     assert chosen.split()[2:] == ["fp16", "100.0", "ms", "110.0", "ms", "5.0", "MB", "8.0", "MB"]

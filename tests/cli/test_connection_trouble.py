@@ -100,10 +100,10 @@ def test_an_unreachable_server_is_given_up_with_a_hint() -> None:
 
 
 def test_retries_are_reported_to_the_caller(platform: FakePlatform) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     platform.trouble.append(503)
-    Client(retry_seconds=5, on_retry=lambda message, seconds: told.append(message)).me()
-    assert told == ["trouble 503"]
+    Client(retry_seconds=5, on_retry=lambda message, seconds: messages.append(message)).me()
+    assert messages == ["trouble 503"]
 
 
 @pytest.mark.parametrize(

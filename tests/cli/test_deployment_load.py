@@ -46,9 +46,9 @@ def test_a_cut_request_is_sent_once_more_to_another_server() -> None:
             raise httpx.RemoteProtocolError("cut", request=request)
         return httpx.Response(200, json={"outputs": [1.0]})
 
-    found = send(cut_at_a, "http://a", "http://b", count=4)
-    assert (found.answered, found.retried, found.failed) == (4, 3, {})
-    assert sum(found.latencies) == 4
+    result = send(cut_at_a, "http://a", "http://b", count=4)
+    assert (result.answered, result.retried, result.failed) == (4, 3, {})
+    assert sum(result.latencies) == 4
     assert send(cut_at_a, "http://a", "http://a:2").failed == {"cut twice": 1}
 
 
@@ -60,13 +60,13 @@ def test_a_refused_request_goes_to_the_next_server() -> None:
             raise httpx.ConnectError("refused", request=request)
         return httpx.Response(200)
 
-    found = send(refuse_at_a, "http://a", "http://b", "http://c", count=3)
-    assert (found.answered, found.retried, found.failed) == (3, 0, {})
+    result = send(refuse_at_a, "http://a", "http://b", "http://c", count=3)
+    assert (result.answered, result.retried, result.failed) == (3, 0, {})
 
 
 def test_failures_are_counted_by_their_status() -> None:
-    found = send(lambda request: httpx.Response(500), "http://a", count=2)
-    assert (found.answered, found.failed) == (0, {"500": 2})
+    result = send(lambda request: httpx.Response(500), "http://a", count=2)
+    assert (result.answered, result.failed) == (0, {"500": 2})
 
 
 def test_a_daily_curve_rises_to_its_rate_at_noon() -> None:
@@ -109,9 +109,9 @@ def test_load_is_sent_to_the_servers_with_its_own_token(job: Job, run: Run, port
     replica.server.save(update_fields=["address"])
     Replica.objects.update(port=port)
     options = ("--rate", "50", "--minutes", "0.01")
-    found = json.loads(run("deployments", "load", replica.deployment_id, "0.5", *options, "--json").out)
-    assert found["sent"] == found["answered"] > 0
-    assert (found["failed"], found["retried"], found["skipped"]) == ({}, 0, 0)
+    result = json.loads(run("deployments", "load", replica.deployment_id, "0.5", *options, "--json").out)
+    assert result["sent"] == result["answered"] > 0
+    assert (result["failed"], result["retried"], result["skipped"]) == ({}, 0, 0)
     assert DeploymentToken.objects.get().revoked_at is not None
     wrong = run("deployments", "load", replica.deployment_id, "0.5", "--rate", "0")
     assert (wrong.code, "rate is 0.0; it must be above 0" in wrong.err) == (2, True)

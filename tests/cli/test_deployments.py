@@ -59,28 +59,28 @@ def test_a_job_is_deployed_changed_and_deleted(job: Job, run: Run, monkeypatch: 
     made = json.loads(run("deploy", job.pk, *bounds, "--device-memory", "1.5GB", "--json").out)
     assert made["servers"] == {"min": 1, "max": 4, "wanted": 2, "reason": "as requested"}
     assert (made["latency_target_seconds"], made["device_memory_bytes"]) == (0.2, 1_500_000_000)
-    one = made["id"]
+    deployment_id = made["id"]
     serve(Deployment.objects.get())
     assert "1-4" in run("deployments").out
-    shown = run("deployments", "show", one).out
+    shown = run("deployments", "show", deployment_id).out
     assert "ready, 1 of 2 servers serve." in shown
     assert "http://127.0.0.1:21000" in shown
     assert "4 stay, 4 stream, a call waits 5.0 ms" in shown
-    changed = run("deployments", "set", one, "--max", "3", "--latency-target", "0.1s")
+    changed = run("deployments", "set", deployment_id, "--max", "3", "--latency-target", "0.1s")
     assert (changed.code, "ready" in changed.out) == (0, True)
-    assert "deployed the weights" in run("deployments", "events", one).out
-    assert "loaded" in run("deployments", "logs", one).out
+    assert "deployed the weights" in run("deployments", "events", deployment_id).out
+    assert "loaded" in run("deployments", "logs", deployment_id).out
     monkeypatch.setattr(
         "deployments.services.predicting._send", lambda *request: (200, {"outputs": [[1, 2], "b"]})
     )
-    assert run("deployments", "predict", one, '"a"', "2").out.splitlines() == ["[1, 2]", '"b"']
+    assert run("deployments", "predict", deployment_id, '"a"', "2").out.splitlines() == ["[1, 2]", '"b"']
     assert run("deployments", "predict", made["name"], "2").out.splitlines()[1] == '"b"', "or by name"
     assert "no deployment elsewhere" in run("deployments", "show", "elsewhere").err
-    token = run("deployments", "token", one, "shop").out
+    token = run("deployments", "token", deployment_id, "shop").out
     assert token.startswith("pd_")
-    (listed,) = json.loads(run("deployments", "tokens", one, "--json").out)
-    assert run("deployments", "revoke", one, str(listed["id"])).code == 0
-    assert "draining" in run("deployments", "delete", one).out
+    (listed,) = json.loads(run("deployments", "tokens", deployment_id, "--json").out)
+    assert run("deployments", "revoke", deployment_id, str(listed["id"])).code == 0
+    assert "draining" in run("deployments", "delete", deployment_id).out
 
 
 def test_a_plain_number_of_servers_is_both_bounds(job: Job, run: Run) -> None:

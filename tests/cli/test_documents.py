@@ -17,12 +17,12 @@ DOCUMENTS = Path(__file__).parents[2] / "docs"
 
 
 def commands_of(group: Any, prefix: str = "") -> set[str]:
-    found = set()
+    commands = set()
     for name, command in group.commands.items():
-        found.add(f"{prefix}{name}")
+        commands.add(f"{prefix}{name}")
         if hasattr(command, "commands"):
-            found |= commands_of(command, f"{prefix}{name} ")
-    return found
+            commands |= commands_of(command, f"{prefix}{name} ")
+    return commands
 
 
 def test_every_command_is_documented() -> None:

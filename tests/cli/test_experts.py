@@ -69,8 +69,13 @@ def test_homes_all_to_alls_and_decisions_are_shown(capsys: pytest.CaptureFixture
         "generation": 2, "iteration": 50, "from_factor": 1, "to_factor": 2, "ffn_seconds": 0.001,
         "all_to_all_seconds": 0.002, "reason": "the experts are \x1b[31mshorter",
     }  # fmt: skip
-    told = {**TOLD, "layers": [layer, {**layer, "name": ""}], "all_to_all": timing, "decisions": [decision]}
-    lines = said(capsys, told | {"other_layers": 3}).splitlines()
+    document = {
+        **TOLD,
+        "layers": [layer, {**layer, "name": ""}],
+        "all_to_all": timing,
+        "decisions": [decision],
+    }
+    lines = said(capsys, document | {"other_layers": 3}).splitlines()
     text = "\n".join(lines)
     assert "38% of an iteration: 12.2 ms of 32.1 ms" in text
     assert "50% hierarchical; an all-to-all took 3.0 ms, predicted 2.5 ms by measured rates" in text

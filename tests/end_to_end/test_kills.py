@@ -105,12 +105,12 @@ def is_decided(person: Client, name: str) -> None:
 
 
 def live_generation(rows: Rows, job: Job) -> int | None:
-    found = rows(
+    generations = rows(
         "select number from scheduling_generation where job_id = %s and purpose = 'training' and state = "
         "'live'",
         job.id,
     )
-    return found[0]["number"] if found else None
+    return generations[0]["number"] if generations else None
 
 
 def training_generations(rows: Rows, job: Job) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ def copied_iteration(rows: Rows, job: Job) -> int:
     """Return the iteration of the state of all ranks that every server last reported; -1 while copies are
     late."""
     live = live_generation(rows, job)
-    found = []
+    iterations = []
     for agent in rows("select memory_store from cluster_agent"):
         held = [
             entry
@@ -150,8 +150,8 @@ def copied_iteration(rows: Rows, job: Job) -> int:
         ]
         late = any(entry["copies"] < entry["wanted_copies"] for entry in held)
         whole = len(held) == job.refresh().gpus and not late
-        found.append(min(int(entry["iteration"]) for entry in held) if whole else -1)
-    return min(found, default=-1)
+        iterations.append(min(int(entry["iteration"]) for entry in held) if whole else -1)
+    return min(iterations, default=-1)
 
 
 def epoch(rows: Rows) -> int:
@@ -238,12 +238,12 @@ def test_a_recovery_survives_the_planners_kill_with_one_generation(
     kill_a_worker(running_platform, job)
 
     def under_way() -> bool:
-        found = [
+        recoveries = [
             recovery
             for recovery in job.recoveries()
             if recovery.failed_generation == failed and recovery.outcome == "open"
         ]
-        return bool(found) and (found[0].recovering_generation is not None) == planned
+        return bool(recoveries) and (recoveries[0].recovering_generation is not None) == planned
 
     wait_until(under_way, "a recovery is under way", seconds=60)
     killed_at = time.monotonic()
@@ -427,12 +427,12 @@ def test_a_frozen_agent_is_fenced_and_its_job_moves(running_platform: Platform, 
             job.id,
         )
         assert [row["name"] for row in on] == ["node-2"]
-        told = job.recoveries()[0]
-        assert [server["name"] for server in told.lost_servers] == ["node-1"]
-        assert told.fenced_at is not None
-        assert told.detected_at is not None
-        assert (told.kind, told.outcome) == ("hardware", "recovered")
-        assert told.fenced_at > told.detected_at, "suspect first, then fenced"
+        recovery = job.recoveries()[0]
+        assert [server["name"] for server in recovery.lost_servers] == ["node-1"]
+        assert recovery.fenced_at is not None
+        assert recovery.detected_at is not None
+        assert (recovery.kind, recovery.outcome) == ("hardware", "recovered")
+        assert recovery.fenced_at > recovery.detected_at, "suspect first, then fenced"
     finally:
         agent.signal(signal.SIGCONT)
     wait_until(

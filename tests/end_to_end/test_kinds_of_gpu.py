@@ -52,22 +52,22 @@ class Scene:
 
     def kinds_of(self, job: Job) -> set[str]:
         """Return the kinds of the GPUs that the job trained on."""
-        found = self.query(
+        kinds = self.query(
             "select distinct g.kind from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id "
             "join scheduling_generation n on n.id = a.generation_id "
             "where a.job_id = %s and n.purpose = 'training'",
             job.id,
         )
-        return {kind for (kind,) in found}
+        return {kind for (kind,) in kinds}
 
     def speeds(self) -> dict[str, dict[int, float]]:
         """Return iterations a second by GPUs for each measured kind."""
-        found = self.query(
+        levels = self.query(
             "select c.gpu_kind, l.gpus, l.iterations_per_second from scheduling_curvelevel l join "
             "scheduling_scalingcurve c on c.id = l.curve_id where c.state = 'ready'"
         )
         speeds: dict[str, dict[int, float]] = {}
-        for kind, gpus, speed in found:
+        for kind, gpus, speed in levels:
             speeds.setdefault(kind, {})[gpus] = speed
         return speeds
 

@@ -59,12 +59,12 @@ def submit(person: Client, name: str, iterations: int, **options: Any) -> Job:
 
 
 def world_sizes(rows: Rows, job: Job) -> set[int]:
-    found = rows(
+    generations = rows(
         "select world_size from scheduling_generation where job_id = %s and purpose = 'training' and live_at "
         "is not null",
         job.id,
     )
-    return {row["world_size"] for row in found}
+    return {row["world_size"] for row in generations}
 
 
 def test_a_deadline_only_a_plan_can_meet_is_met(

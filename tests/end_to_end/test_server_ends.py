@@ -42,12 +42,12 @@ def job(person: Client, rows: Rows) -> Iterator[Job]:
 
 def servers_of(rows: Rows, job: Job) -> set[str]:
     """Return the servers on which the job has GPUs, including those that its workers still have to clear."""
-    found = rows(
+    names = rows(
         "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id join "
         "cluster_server s on s.id = g.server_id where a.job_id = %s and a.state <> 'released'",
         job.id,
     )
-    return {row["name"] for row in found}
+    return {row["name"] for row in names}
 
 
 def held_on(rows: Rows, job: Job, server: str) -> int:

@@ -41,9 +41,9 @@ def pid_that_listens(address: str) -> int:
 
 def serving(client: Client, deployment: str) -> dict[str, Any] | None:
     """Return the deployment if its whole group serves."""
-    found = client.deployments.get(deployment)
-    states = [replica["state"] for replica in found["replicas"]]
-    return found if states == ["serving"] * SERVERS else None
+    shown = client.deployments.get(deployment)
+    states = [replica["state"] for replica in shown["replicas"]]
+    return shown if states == ["serving"] * SERVERS else None
 
 
 def test_a_group_answers_and_starts_again_after_a_kill(platform: Platform) -> None:

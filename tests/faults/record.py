@@ -56,14 +56,14 @@ def read(record: Path) -> list[Entry]:
     """Return the last entry of each seed. A line truncated by an interruption is ignored."""
     if not record.exists():
         return []
-    found: dict[int, Entry] = {}
+    entries: dict[int, Entry] = {}
     for line in record.read_text(encoding="utf-8").splitlines():
         try:
             entry = Entry(**json.loads(line))
         except (ValueError, TypeError):
             continue
-        found[entry.seed] = entry
-    return list(found.values())
+        entries[entry.seed] = entry
+    return list(entries.values())
 
 
 def to_do(entries: Sequence[Entry], first_seed: int, schedules: int, seconds: float) -> list[int]:
@@ -94,12 +94,12 @@ def report(entries: Sequence[Entry]) -> list[str]:
         f"{sum(e.jobs for e in entries)} jobs, {sum(e.promised for e in entries)} promises, "
         f"{sum(e.judged for e in entries)} of them covered by the reserve."
     )
-    found = (
+    summary = (
         f"{sum(e.covered for e in entries)} schedules covered throughout, "
         f"{len(broken)} schedules with a violation, "
         f"{sum(e.beyond_the_reserve for e in entries)} promises broken by faults beyond the reserve."
     )
-    lines = [done, found]
+    lines = [done, summary]
     for name in sorted({entry.planted for entry in entries if entry.planted}):
         finder = next((e.seed for e in entries if e.planted == name and e.violations), None)
         lines.append(

@@ -79,34 +79,34 @@ def run_schedule(
         refused = [Violation("no job refused", text) for text in jobs.errors]
         calm_began = time.monotonic()
         restless = wait_for_calm(scene, jobs.ids)
-    found = [*refused, *restless, *sorted(seen, key=str)]
+    violations = [*refused, *restless, *sorted(seen, key=str)]
     after = after_the_calm(scene.rows, jobs.ids, scene.platform.folders.agents, times_hold=times_hold)
-    found += [violation for violation in after if violation not in seen]
-    found += ended_by_themselves(restarts, _restarts(scene), deeds)
-    told = jobs_of(scene.rows, jobs.ids)
-    judged = judged_promises(told, deeds, scene.reserve_servers)
-    found += judged.broken
+    violations += [violation for violation in after if violation not in seen]
+    violations += ended_by_themselves(restarts, _restarts(scene), deeds)
+    job_rows = jobs_of(scene.rows, jobs.ids)
+    judged = judged_promises(job_rows, deeds, scene.reserve_servers)
+    violations += judged.broken
     entry = Entry(
         seed=seed,
         seconds=seconds,
         faults=len(faults),
         carried_out=sum(deed.begun_at is not None for deed in deeds),
         jobs=len(jobs.ids),
-        promised=sum(row["promise_outcome"] != "none" for row in told),
+        promised=sum(row["promise_outcome"] != "none" for row in job_rows),
         beyond_the_reserve=judged.beyond,
         reserve=scene.reserve_servers,
         planted=scene.planted,
         covered=is_covered([deed.fault for deed in deeds], scene.reserve_servers, CHARGE),
         judged=judged.covered,
         left_seconds=judged.left_seconds,
-        violations=[str(violation) for violation in dict.fromkeys(found)],
+        violations=[str(violation) for violation in dict.fromkeys(violations)],
         calm_seconds=round(time.monotonic() - calm_began, 1),
         wall_seconds=round(time.monotonic() - began, 1),
         load=round(os.getloadavg()[0], 1),
         at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    if found:
-        entry.kept = str(_keep(scene, entry, deeds, told, evidence_folder))
+    if violations:
+        entry.kept = str(_keep(scene, entry, deeds, job_rows, evidence_folder))
     return entry
 
 
@@ -122,24 +122,24 @@ def wait_for_calm(scene: Scene, jobs: Sequence[str], seconds: float = CALM_SECON
 
 
 def _missing(scene: Scene, jobs: Sequence[str]) -> list[str]:
-    found = [
+    missing = [
         f"{name} does not run" for name, process in scene.platform.processes.items() if process.pid is None
     ]
-    if found and any(name.startswith("postgresql") for name in found):
-        return found
+    if missing and any(name.startswith("postgresql") for name in missing):
+        return missing
     try:
-        found += [f"server {row['name']} is {row['state']}" for row in scene.rows(_SERVERS)]
+        missing += [f"server {row['name']} is {row['state']}" for row in scene.rows(_SERVERS)]
         ends = ("completed", "declined", "failed", "cancelled")
-        found += [
+        missing += [
             f"job {row['id']} is {row['state']}"
             for row in jobs_of(scene.rows, jobs)
             if row["state"] not in ends
         ]
-        if not found and scene.rows(_HELD):
-            found.append("a GPU is held")
+        if not missing and scene.rows(_HELD):
+            missing.append("a GPU is held")
     except Exception as error:  # noqa: BLE001 - the database is between two lives
-        found.append(f"the database does not answer: {error}")
-    return found
+        missing.append(f"the database does not answer: {error}")
+    return missing
 
 
 def _restarts(scene: Scene) -> dict[str, int]:
@@ -245,7 +245,7 @@ class _Looking:
 def _keep(
     scene: Scene, entry: Entry, deeds: Sequence[Deed], jobs: Sequence[Mapping[str, Any]], folder: Path | None
 ) -> Path:
-    kept = Path(tempfile.mkdtemp(prefix=f"faults-{entry.seed}-", dir=folder))
+    saved_in = Path(tempfile.mkdtemp(prefix=f"faults-{entry.seed}-", dir=folder))
     done = [
         evidence.Deed(deed.begun_at, f"{deed.fault}: {deed.what}")
         for deed in deeds
@@ -256,9 +256,9 @@ def _keep(
         for deed in deeds
         if deed.ended_at is not None and deed.fault.seconds
     ]
-    evidence.keep(scene.rows, scene.platform.folders.logs, kept, [row["id"] for row in jobs], done)
-    (kept / "finding.txt").write_text(
+    evidence.keep(scene.rows, scene.platform.folders.logs, saved_in, [row["id"] for row in jobs], done)
+    (saved_in / "finding.txt").write_text(
         "\n".join([entry.to_line(), "", *entry.violations, "", *(f"{d.fault}: {d.what}" for d in deeds)])
         + "\n"
     )
-    return kept
+    return saved_in

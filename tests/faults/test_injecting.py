@@ -79,8 +79,8 @@ def several() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def whole_server(processes: list[subprocess.Popen[bytes]]) -> Means:
-    found = tuple(one for process in processes if (one := Process.of(process.pid)) is not None)
-    return Means(find=lambda: {NODE: Found(NODE, found, found)}, whole_servers=True)
+    alive = tuple(one for process in processes if (one := Process.of(process.pid)) is not None)
+    return Means(find=lambda: {NODE: Found(NODE, alive, alive)}, whole_servers=True)
 
 
 def test_a_whole_server_is_killed_and_frozen_with_all_that_runs_there(several):

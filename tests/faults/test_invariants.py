@@ -40,8 +40,8 @@ def test_a_step_of_an_old_generation_beside_its_successor_is_found():
     st.lists(st.floats(0, 100), min_size=1, max_size=6), st.lists(st.floats(0, 100), min_size=1, max_size=6)
 )
 def test_training_twice_is_two_generations_whose_spans_overlap(first, second):
-    found = invariants.trained_twice(steps("j", 1, first) + steps("j", 2, second))
-    assert bool(found) == (max(first) > min(second))
+    violations = invariants.trained_twice(steps("j", 1, first) + steps("j", 2, second))
+    assert bool(violations) == (max(first) > min(second))
 
 
 def test_a_gpu_may_change_jobs_but_not_serve_two_at_once():

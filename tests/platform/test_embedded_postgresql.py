@@ -91,9 +91,9 @@ def read_kept(server: EmbeddedPostgres) -> tuple[object, ...] | None:
     connection = psycopg2.connect(server.url())
     with connection.cursor() as cursor:
         cursor.execute("SELECT number FROM kept")
-        found = cursor.fetchone()
+        row = cursor.fetchone()
     connection.close()
-    return found
+    return row
 
 
 def test_a_killed_server_restarts_though_a_child_of_it_is_frozen(folder):

@@ -72,6 +72,6 @@ def test_the_steps_of_each_system_have_their_files(system: str) -> None:
 def test_a_step_is_found_by_its_term(step: str, path: str, name: str) -> None:
     assert name in defined_names(ROOT / path)
     says = re.compile(re.escape(step).replace(r"\ ", r"[\s_-]+"), re.IGNORECASE)
-    found = [each for each, opening in OPENINGS.items() if says.search(opening)]
-    assert ROOT / path in found, f"{path} does not say {step!r} where it begins"
-    assert len(found) <= MOST_OPENINGS, f"so many say {step!r} that nobody knows which it is: {found}"
+    paths = [each for each, opening in OPENINGS.items() if says.search(opening)]
+    assert ROOT / path in paths, f"{path} does not say {step!r} where it begins"
+    assert len(paths) <= MOST_OPENINGS, f"so many say {step!r} that nobody knows which it is: {paths}"

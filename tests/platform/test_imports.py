@@ -89,8 +89,8 @@ def all_loaded() -> dict[str, Loaded]:
         [sys.executable, "-c", SCRIPT, asked], cwd=PROJECT, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    told = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("[")]
-    return {name: Loaded(frozenset(modules), frozenset(tasks)) for name, modules, tasks in told}
+    lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("[")]
+    return {name: Loaded(frozenset(modules), frozenset(tasks)) for name, modules, tasks in lines}
 
 
 def loaded(process: str) -> Loaded:

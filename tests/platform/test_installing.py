@@ -82,8 +82,8 @@ def test_set_up_is_repeated_only_when_something_changed(tmp_path, monkeypatch):
 
 
 def test_the_uv_that_set_up_fetches_is_the_pinned_one():
-    found = runpy.run_path(environment.__file__, run_name="imported")["UV"]
-    assert found in (environment.PROJECT / "requirements.txt").read_text().split()
+    uv = runpy.run_path(environment.__file__, run_name="imported")["UV"]
+    assert uv in (environment.PROJECT / "requirements.txt").read_text().split()
 
 
 def test_only_the_package_can_be_imported_from_any_folder(tmp_path, monkeypatch):

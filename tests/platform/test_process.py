@@ -311,12 +311,12 @@ def test_prioritised_processes_and_their_children_get_their_niceness(
 ) -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     expected = niceness if comes_first else before
-    told = f"import os, time\nwhile os.getpriority(os.PRIO_PROCESS, 0) != {expected}: time.sleep(0.01)\n"
-    process = make(told + WITH_CHILD, comes_first=comes_first)
+    waits = f"import os, time\nwhile os.getpriority(os.PRIO_PROCESS, 0) != {expected}: time.sleep(0.01)\n"
+    process = make(waits + WITH_CHILD, comes_first=comes_first)
     process.start()
     wait_for((tmp_path / "said").exists)
-    found = [int(pid) for pid in (tmp_path / "said").read_text().split()]
-    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in found] == [expected] * 2
-    groups = [Path(f"/proc/{pid}/autogroup") for pid in found]
+    pids = [int(pid) for pid in (tmp_path / "said").read_text().split()]
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in pids] == [expected] * 2
+    groups = [Path(f"/proc/{pid}/autogroup") for pid in pids]
     if comes_first and groups[0].exists():
         assert [group.read_text().split()[-1] for group in groups] == [str(niceness)] * 2

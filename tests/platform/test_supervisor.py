@@ -84,12 +84,12 @@ def api_answers(platform: Platform) -> bool:
 
 
 def everything_of(platform: Platform) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in platform.processes.values():
         if process.pid is not None:
             parent = psutil.Process(process.pid)
-            found += [parent, *parent.children(recursive=True)]
-    return found
+            processes += [parent, *parent.children(recursive=True)]
+    return processes
 
 
 def test_a_taken_port_is_avoided_and_the_demo_user_can_log_in(platform):

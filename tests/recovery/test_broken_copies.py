@@ -114,10 +114,10 @@ class Store:
 
     def copy(self) -> list[object]:
         """Have a copy made; return the answer to the caller."""
-        told: list[object] = []
-        self.peers.copy(self.owner, 0, self.version, Sending(), told.append)
+        answers: list[object] = []
+        self.peers.copy(self.owner, 0, self.version, Sending(), answers.append)
         self.work()
-        return told
+        return answers
 
 
 ERRORS = [BufferError("in use"), MemoryError(), RuntimeError("broken"), struct.error("no chunk"), OSError()]
@@ -155,16 +155,16 @@ def test_every_error_of_a_background_task_is_answered(tmp_path: Path) -> None:
         raise MemoryError
 
     server = StoreServer(tmp_path, 1000)
-    told: list[object] = []
+    answers: list[object] = []
 
     def record(result: object) -> None:
-        told.append(result)
+        answers.append(result)
         server._stopped = True
 
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     server.in_background(breaks, record)
-    wait_until(lambda: told == [None], "it is answered")
+    wait_until(lambda: answers == [None], "it is answered")
     thread.join()
     for end in (server._wake_read, server._wake_write):
         end.close()
@@ -361,10 +361,10 @@ def test_a_copy_may_last_while_it_makes_progress(tmp_path: Path) -> None:
     os.pwrite(region.descriptor, content(7, size), 0)
     expected = checksums(region.descriptor, size)
     way = SlowWay(clock, 0.9 * peer_wire.STEP_SECONDS)
-    found: list[tuple[tuple[int, ...], str]] = []
+    errors: list[tuple[tuple[int, ...], str]] = []
 
     def receive() -> None:
-        found.append(receive_shard(there, size, target.descriptor, Way(), Way()))
+        errors.append(receive_shard(there, size, target.descriptor, Way(), Way()))
 
     thread = threading.Thread(target=receive, daemon=True)
     thread.start()
@@ -372,7 +372,7 @@ def test_a_copy_may_last_while_it_makes_progress(tmp_path: Path) -> None:
         send_shard(here, memoryview(content(7, size)), expected.sha256, way)
         thread.join(SECONDS)
     assert way.pieces >= 16
-    assert found == [(expected.chunks, expected.sha256)]
+    assert errors == [(expected.chunks, expected.sha256)]
 
 
 def test_a_peer_that_sends_a_byte_now_and_then_makes_no_progress() -> None:

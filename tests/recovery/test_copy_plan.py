@@ -22,8 +22,8 @@ FAILURES_PER_SECOND = 1e-6
 
 
 def profile(*spans: float, iteration_seconds: float = 1.0) -> IdleProfile:
-    found = tuple(IdleSpan(place, seconds) for place, seconds in enumerate(spans))
-    return IdleProfile(found, iteration_seconds, 0.0)
+    idle = tuple(IdleSpan(place, seconds) for place, seconds in enumerate(spans))
+    return IdleProfile(idle, iteration_seconds, 0.0)
 
 
 def task(size: int, replicas: int = 2, delay_seconds: float = 0.0) -> CopyTask:
@@ -116,6 +116,6 @@ def test_more_idle_time_never_lengthens_iterations(spans: list[float], size: int
 
 @given(seconds=st.floats(0.0, 5.0))
 def test_a_span_is_allowed_what_the_partition_sends_in_it(seconds: float) -> None:
-    found = partition((seconds, 0.0), 100 * MB, 2, LINK, BUFFERS)
-    in_span = sum(chunk.size for chunk in found.chunks if chunk.span == 0)
+    traffic = partition((seconds, 0.0), 100 * MB, 2, LINK, BUFFERS)
+    in_span = sum(chunk.size for chunk in traffic.chunks if chunk.span == 0)
     assert bytes_in_span(seconds, LINK, BUFFERS) == pytest.approx(in_span, abs=2)

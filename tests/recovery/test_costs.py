@@ -46,8 +46,8 @@ def test_mt_nlg_wastes_105_minutes():
     """6.4 TB at 20 Gbps, checkpoint after checkpoint; the text counts 42 minutes each."""
     seconds = 6.4e12 / 2.5e9
     assert seconds == 2560.0
-    each = int(seconds / MINUTE)
-    assert Checkpointing(each, each, each).wasted_seconds == 105.0
+    checkpoint_minutes = int(seconds / MINUTE)
+    assert Checkpointing(checkpoint_minutes, checkpoint_minutes, checkpoint_minutes).wasted_seconds == 105.0
 
 
 def test_checkpoints_cannot_overtake_each_other():

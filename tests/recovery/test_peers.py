@@ -147,8 +147,8 @@ def test_workers_asking_at_once_all_learn_a_peers_versions(
     for worker in workers:
         wait_until(worker.idle, "the store is there")
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(lambda worker: worker.find(0, 1, SECONDS), workers))
-    assert found == [{7}, {7}]
+        versions = list(threads.map(lambda worker: worker.find(0, 1, SECONDS), workers))
+    assert versions == [{7}, {7}]
 
 
 def test_a_shard_damaged_at_one_holder_comes_from_the_next(
@@ -228,7 +228,7 @@ def test_a_store_without_reachable_peers_keeps_points_without_copies(
 ) -> None:
     holdings, owner = Holdings(1000), Owner("job", 1, 0)
     later: list[Callable[[], None]] = []
-    told: list[str] = []
+    messages: list[str] = []
     holdings.reserve(owner, 1, 100, None, 1000)
     holdings.begin(owner, 0, None)
     region = holdings.end(owner, 0, 7, 100, 0)
@@ -245,10 +245,10 @@ def test_a_store_without_reachable_peers_keeps_points_without_copies(
         monkeypatch.setattr(threading.Thread, "start", none_left)
     else:
         monkeypatch.setattr(Region, "open_to_read", none_left)
-    peers.copy(owner, 0, version, Sending(), lambda _sent: told.append("whole"))
+    peers.copy(owner, 0, version, Sending(), lambda _sent: messages.append("whole"))
     for work in later:
         work()
-    assert told == ["whole"]
+    assert messages == ["whole"]
     assert peers.copies_of(owner) == {"copies": 1, "wanted_copies": 3}
     assert peers.report()["problem"] == f"server b keeps no copy: no {lacking}"
 

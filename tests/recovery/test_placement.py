@@ -194,6 +194,6 @@ def test_memory_is_never_overcommitted(sizes, replicas):
     if granted.placement is not None:
         assert granted.memory_bytes == memory_needed(granted.placement, [shard for _, shard in sizes])
         for at, needed in enumerate(granted.memory_bytes):
-            kept = kept_on(granted.placement, at)
-            assert needed == 2 * sum(sizes[owner][1] for owner in kept)
+            owners = kept_on(granted.placement, at)
+            assert needed == 2 * sum(sizes[owner][1] for owner in owners)
     assert bool(granted.reason) == (granted.replicas < replicas)

@@ -112,8 +112,8 @@ def test_independent_failures_are_the_mean_over_numbers_of_losses(machines, repl
         safe_losses(machines, replicas, lost) * probability**lost * (1.0 - probability) ** (machines - lost)
         for lost in range(machines + 1)
     )
-    found = probability_with_independent_failures(machines, replicas, probability)
-    assert found == pytest.approx(expected, abs=1e-9)
+    recovered = probability_with_independent_failures(machines, replicas, probability)
+    assert recovered == pytest.approx(expected, abs=1e-9)
 
 
 # Replicas from a target -----------------------------------------------------------------------

@@ -29,13 +29,13 @@ def worst_work_lost(failures: int, replicas: int, durable: float, in_memory: flo
         if not left:
             return 0.0
         made_again = max(replicas, copies)
-        found = 0.0
+        most = 0.0
         for there in {copies, made_again}:
             if there == 1:
-                found = max(found, durable + worst(left - 1, made_again))
+                most = max(most, durable + worst(left - 1, made_again))
             else:
-                found = max(found, min(in_memory, durable) + worst(left - 1, there - 1))
-        return found
+                most = max(most, min(in_memory, durable) + worst(left - 1, there - 1))
+        return most
 
     return worst(failures, replicas)
 
@@ -47,9 +47,9 @@ def test_failures_cost_as_much_as_the_worst_order_of_them(
     failures: int, replicas: int, durable: float, in_memory: float, repair: float
 ) -> None:
     cost = FailureCost(repair, 0.0, 0.0, durable)
-    found = failures_cost_seconds(failures, cost, replicas=replicas, lost_in_memory_seconds=in_memory)
+    seconds = failures_cost_seconds(failures, cost, replicas=replicas, lost_in_memory_seconds=in_memory)
     worst = worst_work_lost(failures, replicas, durable, in_memory)
-    assert found == pytest.approx(failures * repair + worst)
+    assert seconds == pytest.approx(failures * repair + worst)
 
 
 def test_a_state_never_stored_counts_on_durable_storage_only() -> None:

@@ -150,8 +150,8 @@ def write(worker: StoreClient, iteration: int, committed: int | None = None, siz
     if not worker.fits(size + 4, committed):
         worker.ask_for_room(size + 4, committed)
         wait_until(lambda: worker.fits(size + 4, committed), "there is room")
-    told = [b"head", content(iteration, size)]
-    assert worker.write(iteration, told, size=size + 4, description_bytes=4, committed=committed)
+    parts = [b"head", content(iteration, size)]
+    assert worker.write(iteration, parts, size=size + 4, description_bytes=4, committed=committed)
     wait_until(lambda: worker.holds(iteration), f"version {iteration} is whole")
 
 

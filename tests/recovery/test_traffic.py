@@ -241,9 +241,9 @@ def test_slow_copies_lengthen_what_the_pipeline_cannot_hide():
 
 @given(st.lists(st.floats(0.0, 1.6), min_size=1, max_size=8), st.integers(1, 3), st.floats(1e8, 1e10))
 def test_gemini_beats_no_pipeline_which_beats_taking_turns(spans, replicas, copy):
-    one = traffic(spans=tuple(spans), replicas=replicas, copy_bytes_per_second=copy)
-    gemini = iteration_under(TrafficMode.GEMINI, one).extension_seconds
-    without = iteration_under(TrafficMode.WITHOUT_PIPELINE, one).extension_seconds
-    turns = (replicas - 1) * one.checkpoint_bytes * (1 / one.link.bytes_per_second + 1 / copy)
+    planned = traffic(spans=tuple(spans), replicas=replicas, copy_bytes_per_second=copy)
+    gemini = iteration_under(TrafficMode.GEMINI, planned).extension_seconds
+    without = iteration_under(TrafficMode.WITHOUT_PIPELINE, planned).extension_seconds
+    turns = (replicas - 1) * planned.checkpoint_bytes * (1 / planned.link.bytes_per_second + 1 / copy)
     assert gemini <= without + 1e-6
     assert without <= turns + 1e-6

@@ -118,10 +118,10 @@ def test_a_complete_version_always_remains_on_all_ranks(
     newest = 0
     for iteration in range(1, iterations + 1):
         votes = [point.vote() for point in points]
-        told = exchanged(votes)
+        common = exchanged(votes)
         # Any rank may be ahead of the others when it dies.
         for rank in chance.sample(range(ranks), ranks):
-            points[rank].keep(told, lambda: shard_of(iteration))  # noqa: B023
+            points[rank].keep(common, lambda: shard_of(iteration))  # noqa: B023
             rooms[rank].step()
             whole = set.intersection(*({held for held in room.slots if held} for room in rooms))
             best = max(whole, default=0)
@@ -218,13 +218,13 @@ def test_losing_a_server_never_costs_more_than_promised(
         now = middle + chance.uniform(0.0, longest / 2)
         newest_safe = max([disks.newest(now), *(begun[one] for one in copied)])
         assert now - newest_safe <= bound + 1e-9
-        told = exchanged(votes)
-        schedule.heard(told, None if started is None else begun[started])
+        common = exchanged(votes)
+        schedule.heard(common, None if started is None else begun[started])
         if due:
             schedule.captured(now)
             disks.capture(now, ranks)
-        kept = [point.keep(told, lambda: shard_of(iteration)) for point in points]  # noqa: B023
-        if all(kept):
+        kept_by_rank = [point.keep(common, lambda: shard_of(iteration)) for point in points]  # noqa: B023
+        if all(kept_by_rank):
             started, begun[iteration] = iteration, now
         for room in rooms:
             room.step()

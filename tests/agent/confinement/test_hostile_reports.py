@@ -61,10 +61,10 @@ def ship(records: list[WorkerRecord]) -> dict[str, str]:
     """Ship one report's logs as delivered; return the text by worker."""
     pieces = worker_logs.next_pieces(records)
     worker_logs.delivered(pieces)
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for piece in pieces:
-        told[piece.record.key] = told.get(piece.record.key, "") + piece.text
-    return told
+        texts[piece.record.key] = texts.get(piece.record.key, "") + piece.text
+    return texts
 
 
 class TestLogs:
@@ -92,27 +92,27 @@ class TestLogs:
     def test_output_at_a_sustainable_rate_arrives_whole(self, tmp_path: Path) -> None:
         worker = record(tmp_path, "job")
         written = ""
-        told = ""
+        text = ""
         for number in range(50):
             lines = "".join(f"{number} {place} é\n" for place in range(5000))
             written += lines
             with (worker.folder / "worker.log").open("ab") as file:
                 file.write(lines.encode())
-            told += ship([worker]).get(worker.key, "")
-        assert told == written
+            text += ship([worker]).get(worker.key, "")
+        assert text == written
 
     def test_logs_of_ended_workers_are_sent_last_but_not_starved(self, tmp_path: Path) -> None:
         living = record(tmp_path, "living", output=b"l" * worker_logs.REPORT_BYTES * 4)
         ended = record(tmp_path, "ended", output=b"e" * worker_logs.REPORT_BYTES * 4, ended=True)
-        told = ship([ended, living])
-        assert len(told["living-0"]) >= 7 * worker_logs.ENDED_BYTES
-        assert len(told["ended-0"]) == worker_logs.ENDED_BYTES
+        texts = ship([ended, living])
+        assert len(texts["living-0"]) >= 7 * worker_logs.ENDED_BYTES
+        assert len(texts["ended-0"]) == worker_logs.ENDED_BYTES
 
     def test_room_in_a_report_is_shared_by_job_not_by_worker(self, tmp_path: Path) -> None:
         many = [record(tmp_path, "many", rank, output=b"m" * 500_000) for rank in range(3)]
-        one = record(tmp_path, "one", output=b"o" * 500_000)
-        told = ship([*many, one])
-        assert len(told["one-0"]) == worker_logs.REPORT_BYTES // 2
+        alone = record(tmp_path, "one", output=b"o" * 500_000)
+        texts = ship([*many, alone])
+        assert len(texts["one-0"]) == worker_logs.REPORT_BYTES // 2
 
     @given(
         sizes=st.lists(
@@ -423,9 +423,9 @@ def test_a_hostile_job_is_warned_and_its_neighbour_reports_normally(
     assert "goal train" in plane.log_of("quiet")
     assert [entry for entry in plane.metrics if entry["job"] == "quiet"]
     wait_until(lambda: plane.events_of("refused"), "a refusal is reported to the job")
-    told = plane.events_of("refused")
-    assert {event["job"] for event in told} == {"hostile"}
-    assert len(told) <= 5
+    refusals = plane.events_of("refused")
+    assert {event["job"] for event in refusals} == {"hostile"}
+    assert len(refusals) <= 5
     wait_until(lambda: "bytes of output are left out here" in plane.log_of("hostile"), "the log says so")
     assert plane.phase("hostile") == "training", "what it says costs it nothing else"
     for report in plane.reports:

@@ -156,8 +156,8 @@ class TestDeclaredData:
     def test_a_name_with_one_private_address_among_public_ones_is_refused(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        found = [(socket.AF_INET, 1, 6, "", (address, 0)) for address in ("8.8.8.8", "192.168.0.1")]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: found)
+        addresses = [(socket.AF_INET, 1, 6, "", (address, 0)) for address in ("8.8.8.8", "192.168.0.1")]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: addresses)
         with pytest.raises(DataError, match=r"192\.168\.0\.1"):
             public_address("rebinding.example")
 

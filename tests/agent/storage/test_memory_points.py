@@ -120,12 +120,12 @@ def test_training_after_a_killed_worker_ends_with_the_same_bits(
     assert failed["generation"] == 1
     seen = plane.reports[-1]["sequence"]
     wait_until(lambda: plane.reports[-1]["sequence"] > seen + 1, "memory is reported")
-    kept = training.held(1)
-    end = max(kept.values()) + 5
+    newest = training.held(1)
+    end = max(newest.values()) + 5
     plane.want(training.wanted(2, end, start=from_memory(1)))
     found, completed = training.weights()
     (first,) = [event for event in plane.events_of("first_iteration") if event["generation"] == 2]
-    assert first["iteration"] == min(kept.values()) + 1
+    assert first["iteration"] == min(newest.values()) + 1
     assert (completed["generation"], completed["iteration"]) == (2, end)
 
     undisturbed = Training(agent, plane, "undisturbed")
@@ -269,8 +269,8 @@ def test_points_go_to_a_new_store_when_the_old_one_freezes(
     begun = plane.worker("job", 1, 0)["iteration"]
 
     def last() -> dict[str, Any]:
-        told: dict[str, Any] = plane.reports[-1]["memory_store"]
-        return told
+        report: dict[str, Any] = plane.reports[-1]["memory_store"]
+        return report
 
     wait_until(lambda: last().get("silent_seconds", 0.0) > 0.0, "it is reported")
     assert last()["protection"] == "none"

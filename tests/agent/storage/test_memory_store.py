@@ -77,11 +77,11 @@ def test_a_silent_store_is_not_counted_and_is_replaced(agent: Agent) -> None:
     frozen = agent.process
     os.kill(frozen, signal.SIGSTOP)
     agent.look_for(SILENT_SECONDS + 3.0)
-    told = agent.store.report()
-    assert told is not None
-    assert told["silent_seconds"] >= SILENT_SECONDS
-    assert told["protection"] == "none"
-    assert told["problem"].startswith("this server's in-memory store has not answered for ")
+    report = agent.store.report()
+    assert report is not None
+    assert report["silent_seconds"] >= SILENT_SECONDS
+    assert report["protection"] == "none"
+    assert report["problem"].startswith("this server's in-memory store has not answered for ")
     agent.look_for(STANDS_STILL_SECONDS)
     wait_until(lambda: not process_alive(frozen), "it is ended")
     wait_until(agent.has_answer, "another one answers")

@@ -89,13 +89,13 @@ def test_a_job_resumed_from_a_peers_memory_ends_with_the_same_bits(start: Callab
     beside = undisturbed.wanted(1, ITERATIONS)
     other.plane.want(beside)
 
-    kept = Training(peer.agent, peer.plane)
-    kept.wait_for_points(1, 20)
+    copies = Training(peer.agent, peer.plane)
+    copies.wait_for_points(1, 20)
     report = first.plane.reports[-1]["memory_store"]
     assert {(entry["copies"], entry["wanted_copies"]) for entry in report["holdings"]} == {(2, 2)}
     assert report["protection"] == "full"
     first.dies()
-    copied = min(kept.held(1).values())
+    copied = min(copies.held(1).values())
     assert copied < ITERATIONS, "it was in the middle of its run"
     elsewhere = Training(other.agent, other.plane)
     other.set_group(fetch=peer.all_ranks())
