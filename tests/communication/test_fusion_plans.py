@@ -66,10 +66,10 @@ def test_hipress_compresses_the_tensors_that_gain_by_it() -> None:
     codec = CodecProfile.with_threshold("plain", Device.GPU, WireFormat(value_bits=8), 1.0, 0.25, 4000)
     link = LinkProfile(LinkRate(9.0, 9.0), LinkRate(0.0, 1000.0))
     model = ModelProfile.unnamed("two", np.array([4, 4000]), np.array([1.0, 1.0]))
-    found = baselines(Exchange(model, PlacementShape(1, 2), link, codec))
+    compared = baselines(Exchange(model, PlacementShape(1, 2), link, codec))
     # The first is sent as it is while the second one is computed and encoded; 4 kB of that take 4 s.
-    assert found[HIPRESS].iteration_seconds == pytest.approx(1.0 + 1.0 + 1.5 + 4.0)
-    assert found[GRACE].iteration_seconds == pytest.approx(1.0 + 1.5 + 1.0 + 1.5 + 4.0)
+    assert compared[HIPRESS].iteration_seconds == pytest.approx(1.0 + 1.0 + 1.5 + 4.0)
+    assert compared[GRACE].iteration_seconds == pytest.approx(1.0 + 1.5 + 1.0 + 1.5 + 4.0)
 
 
 def test_a_worker_alone_sends_nothing() -> None:
@@ -173,9 +173,9 @@ def test_no_baseline_is_faster(name: str) -> None:
 def test_algorithm_5_1_finds_the_same_with_fitted_costs() -> None:
     model = measured_model("VGG16", 0.05)
     fitted = Exchange(model, PlacementShape(1, 8), PCIE, CODECS[1]).problem().with_affine_costs()
-    found = search(fitted)
-    assert found.complete
-    assert found.iteration_seconds == pytest.approx(best_fusion(fitted).iteration_seconds)
+    answer = search(fitted)
+    assert answer.complete
+    assert answer.iteration_seconds == pytest.approx(best_fusion(fitted).iteration_seconds)
 
 
 def test_thousands_of_tensors_are_merged_first() -> None:

@@ -80,10 +80,10 @@ def test_the_search_is_exact_with_any_of_its_prunings(
         with pytest.raises(ValueError, match="affine"):
             search(problem, Prunings(bound, safe_fusion))
         safe_fusion = False
-    found = search(problem, Prunings(bound, safe_fusion), first_tried=())
-    assert found.complete
-    assert found.iteration_seconds == pytest.approx(best, abs=1e-9)
-    assert iteration_seconds(problem, found.boundaries) == pytest.approx(found.iteration_seconds, abs=1e-9)
+    answer = search(problem, Prunings(bound, safe_fusion), first_tried=())
+    assert answer.complete
+    assert answer.iteration_seconds == pytest.approx(best, abs=1e-9)
+    assert iteration_seconds(problem, answer.boundaries) == pytest.approx(answer.iteration_seconds, abs=1e-9)
 
 
 def test_the_prunings_skip_branches() -> None:
@@ -120,11 +120,11 @@ def test_no_heuristic_beats_the_search(problem: FusionProblem, groups: int, buck
 @given(st.lists(st.tuples(SMALL, SMALL), min_size=1, max_size=30))
 def test_all_undominated_pairs_are_kept(pairs: list[tuple[float, float]]) -> None:
     first, second = np.array(pairs).T
-    kept = [(first[one], second[one]) for one in not_dominated(first, second)]
+    undominated_pairs = [(first[one], second[one]) for one in not_dominated(first, second)]
     undominated = {
         pair for pair in pairs if not any(o != pair and o[0] <= pair[0] and o[1] <= pair[1] for o in pairs)
     }
-    assert kept == sorted(undominated)
+    assert undominated_pairs == sorted(undominated)
 
 
 @given(problems(AFFINE | THRESHOLD, most=40), st.integers(3, 12))

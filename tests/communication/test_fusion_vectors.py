@@ -52,17 +52,24 @@ def test_there_are_as_many_partitions_as_ways_to_cut() -> None:
     ],
 )
 def test_c1_timelines(boundaries: tuple[int, ...], times: list[tuple[float, float, float]]) -> None:
-    found = timeline_of(C1, boundaries)
-    assert np.column_stack([found.encoded, found.sent_from, found.sent_until]) == pytest.approx(
+    timeline = timeline_of(C1, boundaries)
+    assert np.column_stack([timeline.encoded, timeline.sent_from, timeline.sent_until]) == pytest.approx(
         np.array(times)
     )
-    assert found.iteration_seconds == pytest.approx(3.0 + times[-1][2])
-    assert found.exposed_seconds == pytest.approx(times[-1][2] - times[-1][0])
+    assert timeline.iteration_seconds == pytest.approx(3.0 + times[-1][2])
+    assert timeline.exposed_seconds == pytest.approx(times[-1][2] - times[-1][0])
 
 
 def test_c1_optimum_and_those_that_follow() -> None:
-    told = {(5,): 26.5, (2, 3, 4, 5): 21.5, (2, 4, 5): 21.6, (3, 5): 22.2, (1, 5): 25.5, layer_wise(5): 22.5}
-    for boundaries, seconds in told.items():
+    published = {
+        (5,): 26.5,
+        (2, 3, 4, 5): 21.5,
+        (2, 4, 5): 21.6,
+        (3, 5): 22.2,
+        (1, 5): 25.5,
+        layer_wise(5): 22.5,
+    }
+    for boundaries, seconds in published.items():
         assert iteration_seconds(C1, boundaries) == pytest.approx(seconds)
     ordered = sorted(tried_one_by_one(C1).values())
     assert ordered[0] == pytest.approx(21.5)

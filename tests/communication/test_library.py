@@ -24,8 +24,8 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_measured_model_is_the_published_one(name: str) -> None:
     model = measured_model(name, 0.25)
-    found = len(model), model.parameters, round(model.backward_seconds * 1e6)
-    assert found == PUBLISHED[name]
+    figures = len(model), model.parameters, round(model.backward_seconds * 1e6)
+    assert figures == PUBLISHED[name]
     assert model.gap_seconds[0] == 0.0
     assert model.elements.min() > 0
     assert model.other_seconds == 0.25

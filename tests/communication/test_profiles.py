@@ -20,11 +20,11 @@ def model(elements=(4, 0, 2), gaps=(0.1, 0.2, 0.3), names=("a", "b", "c"), **oth
 
 
 def test_a_model_has_sizes_and_times() -> None:
-    one = model(other_seconds=0.4)
-    assert one.sizes_bytes.tolist() == [16, 0, 8]
-    assert (one.parameters, len(one)) == (6, 3)
-    assert one.backward_seconds == pytest.approx(0.6)
-    assert one.compute_seconds == pytest.approx(1.0)
+    profile = model(other_seconds=0.4)
+    assert profile.sizes_bytes.tolist() == [16, 0, 8]
+    assert (profile.parameters, len(profile)) == (6, 3)
+    assert profile.backward_seconds == pytest.approx(0.6)
+    assert profile.compute_seconds == pytest.approx(1.0)
     assert model(bytes_per_element=2).sizes_bytes.tolist() == [8, 0, 4]
 
 
@@ -58,17 +58,17 @@ def test_a_models_number_of_tensors_is_bounded() -> None:
 
 def test_profiles_are_immutable_and_digests_show_every_difference() -> None:
     gaps = np.array([0.1, 0.2, 0.3])
-    one = model(gaps=gaps)
+    profile = model(gaps=gaps)
     gaps[0] = 9.0
-    assert one.gap_seconds[0] == 0.1
+    assert profile.gap_seconds[0] == 0.1
     with pytest.raises(ValueError, match="read-only"):
-        one.elements[0] = 7
-    assert one.digest == model().digest
+        profile.elements[0] = 7
+    assert profile.digest == model().digest
     others = [
         model(elements=(4, 0, 3)), model(gaps=(0.1, 0.2, 0.30001)), model(names=("a", "b", "d")),
-        model(other_seconds=0.1), model(bytes_per_element=2), replace(one, name="other"),
+        model(other_seconds=0.1), model(bytes_per_element=2), replace(profile, name="other"),
     ]  # fmt: skip
-    assert len({other.digest for other in [one, *others]}) == 7
+    assert len({other.digest for other in [profile, *others]}) == 7
 
 
 def test_gaps_scale_with_device_speed_and_sizes_with_the_model() -> None:
@@ -131,8 +131,8 @@ def test_times_of_a_codec_are_interpolated() -> None:
 
 
 def test_one_size_alone_is_a_threshold() -> None:
-    one = CodecProfile.with_threshold("x", Device.GPU, WireFormat(), 1.0, 0.5, 1000)
-    assert one.seconds_to_encode([1, 1000, 2500]).tolist() == [1.0, 1.0, 2.5]
+    codec = CodecProfile.with_threshold("x", Device.GPU, WireFormat(), 1.0, 0.5, 1000)
+    assert codec.seconds_to_encode([1, 1000, 2500]).tolist() == [1.0, 1.0, 2.5]
     rated = CodecProfile.with_rate("x", Device.CPU, WireFormat(), 10.0, 20.0)
     assert rated.seconds_to_encode([0, 5, 100]).tolist() == pytest.approx([0.0, 0.5, 10.0])
     assert rated.seconds_to_decode([100]).tolist() == pytest.approx([5.0])

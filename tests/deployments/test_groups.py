@@ -44,9 +44,9 @@ def test_servers_of_a_group_meet_at_rank_0(agents: Agents, deploy: Deploy, membe
     settle(*agents)
     (group, first, server), (other, second, _) = present(made)
     assert (group, first, second) == (other, 0, 1)
-    found = entries(agents)
+    started = entries(agents)
     rank_0 = made.replicas.get(rank=0)
-    for entry in found:
+    for entry in started:
         assert entry["world_size"] == 2
         assert (entry["master_address"], entry["master_port"]) == (rank_0.server.address, rank_0.group_port)
         assert [file["name"] for file in entry["files"]] == ["weights.pt", "expert_paths.pt"]
@@ -160,9 +160,9 @@ def test_rank_0_reports_the_experts_of_its_group(agents: Agents, deploy: Deploy)
     )
     answer = first.answered(first.serving()[0], 2, 0.1, 0.2, 1.0, experts=report([[0, 1], [1]]))
     assert not answer.refused
-    found = deployment_experts(made)
-    (layer,) = found["layers"]
-    assert found["servers"] == [replica.server.name for replica in made.replicas.order_by("rank")]
+    experts = deployment_experts(made)
+    (layer,) = experts["layers"]
+    assert experts["servers"] == [replica.server.name for replica in made.replicas.order_by("rank")]
     assert (layer["popularity"], layer["predicted"]) == ([0.75, 0.25], [0.875, 0.125])
     assert (layer["hosts"], layer["replaced_share"]) == ([[0, 1], [1]], 0.25)
     assert (layer["load"], layer["even_load"]) == (1.1, 1.5)

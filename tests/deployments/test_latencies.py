@@ -28,9 +28,9 @@ def counted(latencies: list[float]) -> list[int]:
 )
 def test_a_percentile_is_within_a_bucket_of_the_exact_one(latencies: list[float], share: float) -> None:
     exact = float(np.quantile(latencies, share, method="inverted_cdf"))
-    found = latency_percentile(counted(latencies), share)
-    assert found is not None
-    assert exact / LATENCY_GROWTH * 0.999 <= found <= exact * LATENCY_GROWTH * 1.001
+    percentile = latency_percentile(counted(latencies), share)
+    assert percentile is not None
+    assert exact / LATENCY_GROWTH * 0.999 <= percentile <= exact * LATENCY_GROWTH * 1.001
 
 
 def test_the_sum_of_two_servers_has_percentiles() -> None:

@@ -39,14 +39,14 @@ def test_metrics_count_requests_and_servers(agents: Agents, deploy: Deploy) -> N
     for requests in (10, 30):
         agents[0].answered(key, requests, 0.1, 1.0, 9.0, failed=requests // 10, refused=1, rejected=2)
         measure_deployments()
-    found = metrics()
+    values = metrics()
     outcomes = ("answered", "failed", "refused", "rejected")
-    assert [found["punctual_deployment_requests_total", outcome] for outcome in outcomes] == [27, 3, 1, 2]
+    assert [values["punctual_deployment_requests_total", outcome] for outcome in outcomes] == [27, 3, 1, 2]
     kinds = ("serving", "wanted", "min", "max")
-    assert [found["punctual_deployment_servers", kind] for kind in kinds] == [1, 2, 1, 2]
-    assert found["punctual_deployment_inputs_total", made.pk] == 60
-    assert found["punctual_deployment_latency_target_seconds", made.pk] == 0.2
-    assert found["punctual_deployment_state", "ready"] == 1
+    assert [values["punctual_deployment_servers", kind] for kind in kinds] == [1, 2, 1, 2]
+    assert values["punctual_deployment_inputs_total", made.pk] == 60
+    assert values["punctual_deployment_latency_target_seconds", made.pk] == 0.2
+    assert values["punctual_deployment_state", "ready"] == 1
 
 
 def test_reports_are_checked_against_their_sender(agents: Agents, deploy: Deploy) -> None:

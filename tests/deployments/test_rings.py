@@ -30,8 +30,8 @@ pytestmark = pytest.mark.django_db
 
 def memory_sent(agent: ServingAgent) -> dict[str, Any]:
     (entry,) = [worker.entry for worker in agent.workers.values()]
-    found: dict[str, Any] = entry["memory"]
-    return found
+    memory: dict[str, Any] = entry["memory"]
+    return memory
 
 
 def decline(agent: ServingAgent, reason: str) -> None:
@@ -48,19 +48,19 @@ def test_a_ring_is_requested_sent_to_the_agent_and_shown(agents: Agents, member:
     body = {"job": completed_job(member).pk, "device_memory_bytes": 700, "latency_target_seconds": 20}
     made = client.post(URL, body, format="json")
     assert (made.status_code, made.data["device_memory_bytes"]) == (201, 700)
-    one = f"{URL}{made.data['id']}/"
+    address = f"{URL}{made.data['id']}/"
     settle(*agents)
     assert memory_sent(agents[0])["device_bytes"] == 700
-    assert client.get(one).data["replicas"][0]["ring"] is None
+    assert client.get(address).data["replicas"][0]["ring"] is None
     (key,) = agents[0].serving()
     agents[0].answered(key, 2, 9.0, 17.0, 20.0, ring=RING)
-    assert client.get(one).data["replicas"][0]["ring"] == {
+    assert client.get(address).data["replicas"][0]["ring"] == {
         "resident": 4, "streamed": 4, "device_bytes": 650, "model_bytes": 850,
         "load_seconds": 2.0, "compute_seconds": 1.0, "predicted_seconds": 8.0,
         "call_seconds": 8.5, "stall_seconds": 0.5,
     }  # fmt: skip
-    assert client.patch(one, {"latency_target_seconds": 9}, format="json").status_code == 200
-    refused = client.patch(one, {"latency_target_seconds": 7}, format="json")
+    assert client.patch(address, {"latency_target_seconds": 9}, format="json").status_code == 200
+    refused = client.patch(address, {"latency_target_seconds": 7}, format="json")
     assert refused.status_code == 400
     (reason,) = refused.data["errors"]["latency_target_seconds"]
     assert "4 of 8 layers stream" in reason
@@ -91,8 +91,8 @@ def test_gpu_limits_what_weights_may_take(agents: Agents, deploy: Deploy) -> Non
     Gpu.objects.update(kind="cpu")
     deploy()
     settle(*agents)
-    told = [worker.entry["memory"]["device_bytes"] for worker in agents[0].workers.values()]
-    assert sorted(told, key=str) == [5000, None], "a processor's memory is the host's"
+    memories = [worker.entry["memory"]["device_bytes"] for worker in agents[0].workers.values()]
+    assert sorted(memories, key=str) == [5000, None], "a processor's memory is the host's"
 
 
 def test_declined_generation_is_given_up_at_once(agents: Agents, deploy: Deploy, member: Membership) -> None:

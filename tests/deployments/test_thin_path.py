@@ -32,17 +32,17 @@ def test_a_job_is_deployed_answers_and_is_deleted(
     assert made.status_code == 201, made.data
     assert (made.data["state"], made.data["servers"]["wanted"]) == ("preparing", 2)
     settle(*agents)
-    one = f"{URL}{made.data['id']}/"
-    shown = client.get(one).data
+    address = f"{URL}{made.data['id']}/"
+    shown = client.get(address).data
     assert (shown["state"], shown["reason"]) == ("ready", "")
     assert [replica["state"] for replica in shown["replicas"]] == ["serving", "serving"]
     assert {replica["server"] for replica in shown["replicas"]} == {"serving-1", "serving-2"}
-    predicted = client.post(f"{one}predict/", {"inputs": [1, 2]}, format="json")
+    predicted = client.post(f"{address}predict/", {"inputs": [1, 2]}, format="json")
     assert (predicted.status_code, predicted.data["outputs"]) == (200, [3, 4])
     assert sent == [("/predict", b'{"inputs": [1, 2]}')]
-    assert client.delete(one).data["state"] == "draining"
+    assert client.delete(address).data["state"] == "draining"
     settle(*agents)
-    assert client.get(one).data["state"] == "stopped"
+    assert client.get(address).data["state"] == "stopped"
     assert [agent.workers for agent in agents] == [{}, {}, {}]
 
 

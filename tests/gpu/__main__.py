@@ -31,8 +31,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _pythons() -> list[str]:
-    found = [str(ROOT / ".venv/bin/python"), sys.executable, shutil.which("python3") or ""]
-    return list(dict.fromkeys(python for python in found if python and Path(python).exists()))
+    candidates = [str(ROOT / ".venv/bin/python"), sys.executable, shutil.which("python3") or ""]
+    return list(dict.fromkeys(python for python in candidates if python and Path(python).exists()))
 
 
 def _says(python: str, code: str) -> bool:

@@ -21,16 +21,16 @@ def accelerators() -> Any:
 
 
 def test_the_inventory_lists_the_gpus_of_torch() -> None:
-    found = accelerators()
-    assert len(found) >= torch.cuda.device_count() > 0
-    assert all(one.cuda and not one.emulated for one in found)
+    inventory = accelerators()
+    assert len(inventory) >= torch.cuda.device_count() > 0
+    assert all(one.cuda and not one.emulated for one in inventory)
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    by_uuid = {one.uuid.removeprefix("GPU-"): one for one in found}
+    by_uuid = {one.uuid.removeprefix("GPU-"): one for one in inventory}
     for seen in properties:
-        told = by_uuid[str(seen.uuid)]
-        assert told.kind.removeprefix("NVIDIA ") in seen.name
+        listed = by_uuid[str(seen.uuid)]
+        assert listed.kind.removeprefix("NVIDIA ") in seen.name
         # The driver reserves some of it.
-        assert 0.9 * told.memory_bytes <= seen.total_memory <= told.memory_bytes
+        assert 0.9 * listed.memory_bytes <= seen.total_memory <= listed.memory_bytes
 
 
 def test_a_gpu_keeps_its_identity_between_inventories() -> None:

@@ -31,9 +31,9 @@ def test_layer_computes_the_same_as_on_the_cpu() -> None:
     padding = torch.zeros(16, 32, dtype=torch.bool)
     padding[:, 28:] = True
     expected = run(copy.deepcopy(layer), tokens, padding)
-    found = run(layer.to(DEVICE), tokens.to(DEVICE), padding.to(DEVICE))
+    on_gpu = run(layer.to(DEVICE), tokens.to(DEVICE), padding.to(DEVICE))
     assert expected["counts"][3].any()
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(on_gpu, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_layer_trains_in_mixed_precision() -> None:

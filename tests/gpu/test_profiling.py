@@ -37,8 +37,8 @@ def test_a_level_beyond_the_devices_memory_is_left_out(
     free, _total = torch.cuda.mem_get_info(0)
     # One rank would need one and a half times what there is; two that share the device as well, so neither
     # level fits and the measurement says so instead of failing.
-    each = int(1.5 * free / 64)
-    levels, done = profiled(agent, 1, hyperparameters={"memory_bytes": each})
+    sample_bytes = int(1.5 * free / 64)
+    levels, done = profiled(agent, 1, hyperparameters={"memory_bytes": sample_bytes})
     assert levels == []
     assert done["reason"] != "failed"
     # The device is usable afterwards.

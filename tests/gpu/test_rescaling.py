@@ -21,8 +21,8 @@ def started(agent: LocalAgent, world_size: int, number: int = 1) -> Generation:
 def weights_of(generation: Generation) -> dict[str, torch.Tensor]:
     generation.report(START_SECONDS)
     path = generation.leader.box / "out" / "final" / "weights.pt"
-    found: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
-    return found
+    weights: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
+    return weights
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def test_a_state_is_handed_over_from_memory(
     """Two ranks share the device: NCCL refuses this, gloo does not."""
     first, second = started(agent, 1), started(agent, ranks, 2)
     first.train_from_nothing().wait_for_iteration(10, START_SECONDS)
-    found = weights_of(second.train_from(first))
+    weights = weights_of(second.train_from(first))
     if ranks == 1:
-        assert_close(found, uninterrupted)
+        assert_close(weights, uninterrupted)
     else:
         # Batch normalisation sees half batches: the same job, other statistics.
-        assert found.keys() == uninterrupted.keys()
+        assert weights.keys() == uninterrupted.keys()
     assert second.leader.of_kind("metrics")[-1]["iteration"] == ITERATIONS
 
 

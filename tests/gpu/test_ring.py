@@ -27,8 +27,8 @@ def test_streamed_layers_give_the_bits_of_resident_ones() -> None:
     with torch.inference_mode():
         for _ in range(20):
             with ring.call():
-                found = streamed(rows)
-            assert torch.equal(found, resident(rows))
+                outputs = streamed(rows)
+            assert torch.equal(outputs, resident(rows))
     report = ring.report()
     assert (report["calls"], report["entered"], ring.unexpected) == (20, 20 * LAYERS, 0)
     assert report["copy_seconds"] > 0

@@ -140,9 +140,9 @@ def test_a_job_is_trained_by_the_services_of_the_compose_file(
             deadline=1200,
         )
         assert wait_until(lambda: client.job(job.id).state in ENDED, timeout_seconds=1200), images.logs()
-        found = client.job(job.id)
-        ended = (found.state, found.promise_outcome)
-        assert ended == ("completed", "met"), f"{found.failure}\n{images.logs()}"
+        job_now = client.job(job.id)
+        ended = (job_now.state, job_now.promise_outcome)
+        assert ended == ("completed", "met"), f"{job_now.failure}\n{images.logs()}"
 
 
 def _zip_with_requirement(folder: Path) -> Path:

@@ -138,8 +138,8 @@ def test_a_job_that_ends_with_nan_weights_says_so(agent: LocalAgent) -> None:
     assignment = regression(iterations=30, hyperparameters={"nan_at": 20}, checkpoint_seconds=1e-3)
     generation = agent.start_generation(REGRESSION, assignment, 1)
     report = generation.wait_until_ready().train_from_nothing().report()
-    told = [event for event in generation.leader.of_kind("event") if event["kind"] == "nonfinite"]
-    assert [(event["what"], event["iteration"]) for event in told] == [
+    reports = [event for event in generation.leader.of_kind("event") if event["kind"] == "nonfinite"]
+    assert [(event["what"], event["iteration"]) for event in reports] == [
         ("loss_began", 21),
         ("final_weights", 30),
     ]

@@ -87,7 +87,7 @@ def train(
     """Train on all ranks of the default group; `restart_at`: continue in new parts from a stored state."""
     function = Changing({}, change)
     parts, runner, comparison = begin(function, synchronisers, iterations, every)
-    found = Trained()
+    trained = Trained()
     done = 0
     try:
         for done in range(iterations):
@@ -101,10 +101,10 @@ def train(
             runner.run(done)
             comparison.iteration_done(done + 1)
     except WorkerFailureError as failure:
-        found.refused_after, found.message = done, failure.message
-    found.weights = {name: each.detach().clone() for name, each in parts.module.named_parameters()}
-    found.gradients_left = sum(parameter.grad is not None for parameter in parts.module.parameters())
-    return found
+        trained.refused_after, trained.message = done, failure.message
+    trained.weights = {name: each.detach().clone() for name, each in parts.module.named_parameters()}
+    trained.gradients_left = sum(parameter.grad is not None for parameter in parts.module.parameters())
+    return trained
 
 
 def begin(

@@ -44,11 +44,11 @@ class Tower(nn.Module):
     def forward(self, choices: Tensor) -> Tensor:
         """Return the outputs of all layers for tokens with these experts (tokens, layers)."""
         others = (torch.arange(len(choices)).unsqueeze(1) * torch.arange(WIDTH - EXPERTS)) % 5
-        found = []
+        outputs = []
         for number, layer in enumerate(self.layers):
             named = nn.functional.one_hot(choices[:, number], EXPERTS)
-            found.append(layer(torch.cat([named, others], dim=1).float()))
-        return torch.stack(found, dim=1)
+            outputs.append(layer(torch.cat([named, others], dim=1).float()))
+        return torch.stack(outputs, dim=1)
 
 
 def build_choices(tokens: int, seed: int, *, follows: bool = True) -> Counts:
@@ -108,7 +108,7 @@ def serve_on_this_rank(
 ) -> list[tuple[list[Tensor | None], dict[str, Any]]]:
     global _barriers
     _barriers = dist.new_group()
-    found = []
+    results = []
     for port, known in zip(ports, (None, profile()), strict=True):
         model = Tower(TopK(top), exact=exact)
         outputs: list[Tensor | None] = []
@@ -120,8 +120,8 @@ def serve_on_this_rank(
                     with group.batch():
                         outputs[-1] = model(torch.from_numpy(choices))
                 dist.barrier(_barriers)
-        found.append((outputs, group.counts.report()))
-    return found
+        results.append((outputs, group.counts.report()))
+    return results
 
 
 @pytest.mark.parametrize(("ranks", "top"), [(2, 1), (4, 1), (4, 2)])
@@ -179,17 +179,17 @@ def call_unevenly(port: int) -> list[Tensor]:
     """Rank 0 calls the model twice in a batch, rank 1 fails after a layer, and begins again."""
     global _barriers
     _barriers = dist.new_group()
-    model, choices, found = Tower(TopK(1), exact=True), torch.from_numpy(build_choices(20, 1)), []
+    model, choices, outputs = Tower(TopK(1), exact=True), torch.from_numpy(build_choices(20, 1)), []
     with opened(model, port, 1, profile()) as group, torch.inference_mode():
         if dist.get_rank() == 0:
             with group.batch():
-                found = [model(choices), model(choices)]
+                outputs = [model(choices), model(choices)]
         else:
             with pytest.raises(ZeroDivisionError):
                 fail_after_one_layer(model, group)
             with group.batch():
-                found = [model(choices)]
-    return found
+                outputs = [model(choices)]
+    return outputs
 
 
 def test_ranks_need_not_call_the_model_equally_often() -> None:

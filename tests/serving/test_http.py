@@ -69,8 +69,8 @@ class Served:
         return asking
 
     def counted(self, name: str) -> int:
-        found: int = self.client.get("/stats").json()[name]
-        return found
+        count: int = self.client.get("/stats").json()[name]
+        return count
 
     def close(self) -> None:
         self.function.go.set()

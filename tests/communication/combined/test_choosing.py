@@ -161,9 +161,9 @@ def test_plans_of_the_rest_omit_sparse_gradients_and_keep_times() -> None:
     assert rest.tensor_names == ("tensor 0", "tensor 1", "tensor 2", "tensor 4")
     assert rest.gap_seconds == pytest.approx([0.002, 0.001, 0.002, 0.007])
     last = replace(TABLE, tensor="tensor 4", elements=500_000, width=50)
-    kept = question(model=recommender()).beside({last.tensor})
-    assert kept is not None
-    assert kept.backward_seconds == pytest.approx(0.009)
+    rest_without_last = question(model=recommender()).beside({last.tensor})
+    assert rest_without_last is not None
+    assert rest_without_last.backward_seconds == pytest.approx(0.009)
 
 
 def test_an_empty_gradient_excludes_no_planner() -> None:
@@ -252,8 +252,8 @@ def test_an_invalid_question_is_refused() -> None:
 
 
 def test_codecs_are_grouped_by_name_over_devices() -> None:
-    found = question(lossy=True).allowed_codecs
-    assert {name: [one.device for one in each] for name, each in found.items()} == {
+    allowed = question(lossy=True).allowed_codecs
+    assert {name: [one.device for one in each] for name, each in allowed.items()} == {
         "random-k": [Device.GPU],
         "ef-signsgd": [Device.GPU, Device.CPU],
     }

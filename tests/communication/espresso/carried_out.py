@@ -118,9 +118,9 @@ def _exchange(operation: Operation, group: list[Rank], elements: int, shape: Pla
 
 def _sums(group: list[Rank]) -> list[np.ndarray]:
     """Return the sums of each rank; every rank must hold some."""
-    found = [rank.sums for rank in group if rank.sums is not None]
-    assert len(found) == len(group)
-    return found
+    sums = [rank.sums for rank in group if rank.sums is not None]
+    assert len(sums) == len(group)
+    return sums
 
 
 def _divide_sums(

@@ -117,9 +117,9 @@ def test_bytes_are_those_that_ranks_receive(shape: PlacementShape, elements: int
             decode=lambda piece: piece.astype(np.float32),
         )
         for number, operation in enumerate(exchanges):
-            told = costs.received_bytes(operation, np.array([elements]))[0]
+            counted = costs.received_bytes(operation, np.array([elements]))[0]
             most = max(rank.received_bytes[number] for rank in ranks)
-            assert most == told if exact else most <= told
+            assert most == counted if exact else most <= counted
 
 
 def _counted_otherwise(operation: Operation) -> bool:

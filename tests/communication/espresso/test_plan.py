@@ -53,8 +53,8 @@ def test_a_plan_predicts_its_gain_over_dense() -> None:
 
 
 def test_exposed_and_computed_time_add_up_to_the_iteration() -> None:
-    told = plan(codecs={}).predicted
-    assert told.iteration_seconds == pytest.approx(MODEL.compute_seconds + told.exposed_seconds)
+    predicted = plan(codecs={}).predicted
+    assert predicted.iteration_seconds == pytest.approx(MODEL.compute_seconds + predicted.exposed_seconds)
 
 
 def test_without_codecs_it_is_lossless_and_keeps_no_residuals() -> None:

@@ -195,9 +195,9 @@ def test_impossible_constraints_are_refused_with_a_reason() -> None:
     assert refusal(question, selection.seconds) is None
     least = least_iteration_seconds(question)
     assert refusal(question, least) is None
-    told = refusal(question, 0.99 * least)
-    assert told is not None
-    assert f"{least:g} s at least" in told
+    reason = refusal(question, 0.99 * least)
+    assert reason is not None
+    assert f"{least:g} s at least" in reason
 
 
 def test_the_bound_that_refuses_holds_for_every_strategy() -> None:

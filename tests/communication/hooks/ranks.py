@@ -53,15 +53,15 @@ def _run(
 ) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    told: Any
+    result: Any
     try:
         store = dist.FileStore(f"{folder}/store", ranks)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-        told = (function(*arguments),)
+        result = (function(*arguments),)
         # No rank leaves while others still exchange.
         dist.barrier()
         dist.destroy_process_group()
-    except BaseException:  # noqa: BLE001 - it is told to whoever started this process
-        told = traceback.format_exc()
-    torch.save(told, f"{folder}/{rank}.part")
+    except BaseException:  # noqa: BLE001 - it is result to whoever started this process
+        result = traceback.format_exc()
+    torch.save(result, f"{folder}/{rank}.part")
     os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")

@@ -26,9 +26,9 @@ def normal(elements: int, seed: int = 0) -> Tensor:
 
 
 def decoded(codec: Codec, values: Tensor, seed: int = 5) -> Tensor:
-    found = torch.full_like(values, torch.nan)
-    codec.decode(codec.encode(values, seed), found)
-    return found
+    values_back = torch.full_like(values, torch.nan)
+    codec.decode(codec.encode(values, seed), values_back)
+    return values_back
 
 
 def test_every_codec_of_the_library_is_implemented() -> None:
@@ -91,9 +91,9 @@ def test_sparse_codecs_send_exact_values_and_zeros_elsewhere(
     kind: type[RandomK | DGC], elements: int
 ) -> None:
     values = normal(elements)
-    found = decoded(kind(), values)
-    sent = found != 0
-    assert torch.equal(found[sent], values[sent])
+    values_back = decoded(kind(), values)
+    sent = values_back != 0
+    assert torch.equal(values_back[sent], values[sent])
     assert int(sent.sum()) == kind().wire.kept(elements)
     assert torch.equal(decoded(kind(EVERYTHING), values), values)
     assert kind(EVERYTHING).exact
@@ -117,12 +117,12 @@ def test_random_indices_follow_the_seed_and_are_uniform() -> None:
 @pytest.mark.parametrize("elements", [EXACT_BELOW - 1, EXACT_BELOW, 200_000, (1 << 20) + 5])
 def test_dgc_sends_the_largest_magnitudes(elements: int) -> None:
     values = normal(elements)
-    found = decoded(DGC(), values)
+    values_back = decoded(DGC(), values)
     kept = DGC().wire.kept(elements)
-    sent = int((found != 0).sum())
+    sent = int((values_back != 0).sum())
     assert sent == kept if elements < EXACT_BELOW else 0.7 * kept <= sent <= kept
     largest = values.abs().topk(sent).values
-    assert found.abs().sum() >= (1.0 if elements < EXACT_BELOW else 0.97) * largest.sum()
+    assert values_back.abs().sum() >= (1.0 if elements < EXACT_BELOW else 0.97) * largest.sum()
 
 
 @pytest.mark.parametrize("values", [torch.ones(40_000), torch.zeros(40_000)])

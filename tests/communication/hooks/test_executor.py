@@ -97,9 +97,11 @@ def test_every_option_sums_gradients_on_all_ranks(
     shape: PlacementShape, cases: list[tuple[str, int]], stride: int
 ) -> None:
     assert len(gpu_options()) == 174
-    told = run_on_ranks(4, sums_under_options, shape, cases, stride)
+    results = run_on_ranks(4, sums_under_options, shape, cases, stride)
     for number, case in enumerate(cases):
-        for option, *ranks in zip(gpu_options()[number::stride], *(one[case] for one in told), strict=True):
+        for option, *ranks in zip(
+            gpu_options()[number::stride], *(one[case] for one in results), strict=True
+        ):
             code = option_code(option)
             assert len({digest for _, _, digest in ranks}) == 1, f"ranks differ under {code}"
             for deviation, mass, _ in ranks:

@@ -148,13 +148,13 @@ def test_nonfinite_values_pass_through_and_are_never_kept(name: str, momentum: f
 
 def test_random_choices_differ_by_piece_and_agree_on_all_ranks() -> None:
     pieces = [range(50), range(50, 100)]
-    found = []
+    chosen = []
     for values in (normal(100, 1), normal(100, 2)):
         feedback = ErrorFeedback(RandomK(TENTH))
         sums = decoded(feedback.codec, feedback.encode(Row(0, 0, 0, 100), values, pieces, 9), pieces)
-        found.append((sums != 0).nonzero().view(-1).tolist())
-    assert found[0] == found[1]
-    assert [each - 50 for each in found[0][5:]] != found[0][:5]
+        chosen.append((sums != 0).nonzero().view(-1).tolist())
+    assert chosen[0] == chosen[1]
+    assert [each - 50 for each in chosen[0][5:]] != chosen[0][:5]
 
 
 # -- at other numbers of ranks
@@ -184,18 +184,18 @@ def rows_of(ranks: int, rank: int, points: int = 1) -> list[Row]:
 def test_residuals_keep_their_sum_for_any_ranks_and_points(
     before: int, after: int, points_after: int
 ) -> None:
-    kept = []
+    residuals = []
     for rank in range(before):
         rows = {
             row: normal(row.count, 100 * rank + 10 * row.gradient + row.point)
             for row in rows_of(before, rank, 2)
         }
         state = to_state(told_by_parameter(RESIDUAL, rows, LAYOUT))
-        kept.append(from_state({name: values.clone() for name, values in state.items()}))
-    expected = whole([each for one in kept for each in one])
+        residuals.append(from_state({name: values.clone() for name, values in state.items()}))
+    expected = whole([each for one in residuals for each in one])
     found = []
     for rank in range(after):
-        given = [each for one in kept[rank::after] for each in one]
+        given = [each for one in residuals[rank::after] for each in one]
         places = rows_of(after, rank, points_after)
         filled, left = recut(given, places, LAYOUT)
         assert set(filled) <= set(places)
@@ -220,13 +220,13 @@ def test_the_same_ranks_resume_with_the_same_bits() -> None:
 
 
 def test_residuals_without_a_place_are_returned_and_momentum_dropped() -> None:
-    kept = [
+    state = [
         Kept(RESIDUAL, "a", 0, 60, torch.arange(10.0)),
         Kept(RESIDUAL, "unknown", 0, 0, torch.ones(3)),
         Kept(VELOCITY, "d", 0, 0, torch.ones(50)),
     ]
     feedback = ErrorFeedback(DGC(TENTH), momentum=0.5)
-    left = feedback.take(kept, [Row(0, 0, 65, 20)], LAYOUT, "cpu")
+    left = feedback.take(state, [Row(0, 0, 65, 20)], LAYOUT, "cpu")
     assert [(each.parameter, each.start, len(each.values)) for each in left] == [
         ("a", 60, 5),
         ("unknown", 0, 3),

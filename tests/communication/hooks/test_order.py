@@ -66,11 +66,11 @@ def in_uneven_company() -> int:
     """Exchange among all ranks, some of which have been in other groups before."""
     first = dist.new_group([0], use_local_synchronization=True) if dist.get_rank() == 0 else None
     groups = PlacementGroups.open(SHAPE)
-    told = torch.tensor([1 + dist.get_rank()])
-    dist.all_reduce(told, group=groups.by_step[FIRST_FLAT])
+    agreed = torch.tensor([1 + dist.get_rank()])
+    dist.all_reduce(agreed, group=groups.by_step[FIRST_FLAT])
     groups.close()
     assert (first is None) == (dist.get_rank() == 1)
-    return int(told)
+    return int(agreed)
 
 
 class _Never:

@@ -31,9 +31,9 @@ SHAPE = PlacementShape(2, 2)
 
 def espresso_message(seed: int, bytes_per_element: int = 4) -> dict[str, Any]:
     """Return the message of a plan with widely different options for the model's gradients."""
-    found = gpu_options()
+    options = gpu_options()
     tensors = [
-        TensorOption(name, each.numel(), found[(seed + 29 * number) % len(found)])
+        TensorOption(name, each.numel(), options[(seed + 29 * number) % len(options)])
         for number, (name, each) in enumerate(gradients_in_order(the_model()).items())
     ]
     prediction = Prediction(1.0, 0.0, 0.0)
@@ -119,9 +119,9 @@ def test_each_gradient_takes_its_own_option_and_arrives_as_the_mean() -> None:
 
 
 def test_espresso_exchanges_each_gradient_as_its_own_group() -> None:
-    told = orders(espresso_message(3))
-    assert told.boundaries == (1, 2, 3, 4, 5, 6)
-    assert (told.placement, told.codec, len(set(told.options))) == (SHAPE, "onebit", 6)
+    made = orders(espresso_message(3))
+    assert made.boundaries == (1, 2, 3, 4, 5, 6)
+    assert (made.placement, made.codec, len(set(made.options))) == (SHAPE, "onebit", 6)
     fused = orders(message(SHAPE, (2, 6), "dgc"))
     assert (fused.boundaries, len(fused.options), len(set(fused.options))) == ((2, 6), 2, 1)
     combined = orders(combined_message())

@@ -70,14 +70,14 @@ def gradient(rank: int, seed: int, width: int, *, whole: bool) -> Tensor:
     if rank == dist.get_world_size() - 1:
         return torch.zeros(UNITS, width)
     generator = torch.Generator().manual_seed(100 * seed + rank)
-    found = torch.zeros(UNITS, width)
+    result = torch.zeros(UNITS, width)
     rows = torch.randperm(UNITS // 2, generator=generator)[:20]
     if whole:
-        found[rows] = torch.randint(-9, 9, (20, width), generator=generator).float()
+        result[rows] = torch.randint(-9, 9, (20, width), generator=generator).float()
     else:
-        found[rows] = torch.randn(20, width, generator=generator)
-    found[:3] = 1.0 if rank else float(2 - dist.get_world_size())
-    return found
+        result[rows] = torch.randn(20, width, generator=generator)
+    result[:3] = 1.0 if rank else float(2 - dist.get_world_size())
+    return result
 
 
 def orders(shape: PlacementShape, width: int) -> ZenOrders:
@@ -88,12 +88,12 @@ def summed(shape: PlacementShape, width: int, sparse: bool) -> dict[str, float]:
     """Return by scheme the largest deviation from an all-reduce over seeds, for integers and for other
     values."""
     groups, plan = PlacementGroups.open(shape), orders(shape, width)
-    found: dict[str, float] = {}
+    deviations: dict[str, float] = {}
     for seed in range(1):
         for whole in (True, False):
             own = gradient(dist.get_rank(), seed, width, whole=whole)
-            wanted = own.clone()
-            dist.all_reduce(wanted)
+            expected = own.clone()
+            dist.all_reduce(expected)
             parameters = {tensor.name: nn.Parameter(torch.zeros(UNITS, width)) for tensor in plan.tensors}
             for each in parameters.values():
                 each.grad = own.to_sparse(1) if sparse else own.clone()
@@ -103,12 +103,12 @@ def summed(shape: PlacementShape, width: int, sparse: bool) -> dict[str, float]:
                 assert each.grad.is_sparse == sparse
                 sums = each.grad.to_dense() * shape.workers
                 key = f"{name} {whole}"
-                found[key] = max(found.get(key, 0.0), float((sums - wanted).abs().max()))
+                deviations[key] = max(deviations.get(key, 0.0), float((sums - expected).abs().max()))
                 everybody = [torch.empty_like(sums) for _ in range(shape.workers)]
                 dist.all_gather(everybody, sums)
                 assert all(torch.equal(one, sums) for one in everybody), f"{name}: other bits elsewhere"
     groups.close()
-    return found
+    return deviations
 
 
 def counted(shape: PlacementShape) -> dict[str, Any]:
@@ -263,9 +263,9 @@ def test_packets_unpack_to_their_rows(form: Format, size: int, places: list[int]
     assert len(packet) == packet_bytes(form, len(places), size, 3)
     # The packet is unaligned and followed by others.
     lying = torch.cat([torch.zeros(1, dtype=torch.uint8), packet, torch.ones(5, dtype=torch.uint8)])[1:]
-    found = unpack(form, lying, len(places), size, 3)
-    assert torch.equal(found.places, rows.places)
-    assert torch.equal(found.values, rows.values)
+    unpacked = unpack(form, lying, len(places), size, 3)
+    assert torch.equal(unpacked.places, rows.places)
+    assert torch.equal(unpacked.values, rows.values)
 
 
 TABLE = tensor_message("t", 12, 3, "zen", "coo", "hash_bitmap")

@@ -51,11 +51,11 @@ def chosen(law: Densification, servers: int, **more):
     ],
 )
 def test_the_scheme_chosen_by_density_and_servers(density, beta, servers, scheme):
-    found = chosen(Densification(density, beta), servers)
+    choice = chosen(Densification(density, beta), servers)
     if density == 0.0:
-        assert found.cost.received_bytes <= found.cost_of(Scheme.DENSE).received_bytes
+        assert choice.cost.received_bytes <= choice.cost_of(Scheme.DENSE).received_bytes
     else:
-        assert found.scheme is scheme
+        assert choice.scheme is scheme
 
 
 profiles = st.builds(
@@ -78,15 +78,15 @@ operations = st.builds(OperationTimes, st.floats(0.0, 0.01), st.floats(0.0, 1e-7
 
 @given(profiles, placements, links, operations, st.booleans())
 def test_the_choice_is_never_dearer_than_any_scheme(profile, placement, link, times, adaptive):
-    found = choose_scheme(profile, placement, link, times=times, adaptive_push=adaptive)
-    asked = {cost.scheme for cost in found.costs}
+    choice = choose_scheme(profile, placement, link, times=times, adaptive_push=adaptive)
+    asked = {cost.scheme for cost in choice.costs}
     assert Scheme.DENSE in asked
-    assert found.cost.seconds == min(cost.seconds for cost in found.costs)
+    assert choice.cost.seconds == min(cost.seconds for cost in choice.costs)
     missing = set(EXECUTABLE) - asked
     assert missing <= set(HASHED)
-    assert bool(missing) == (found.push_imbalance > MOST_IMBALANCE)
+    assert bool(missing) == (choice.push_imbalance > MOST_IMBALANCE)
     exchange = exchange_of(profile, placement, adaptive_push=adaptive)
-    for cost in found.costs:
+    for cost in choice.costs:
         assert cost.received_bytes == received_bytes(cost.scheme, exchange)
         assert cost.seconds >= cost.operation_seconds >= 0.0
 
@@ -105,21 +105,21 @@ def test_servers_exchange_the_sums_of_their_gpus():
     assert exchange.density() == pytest.approx(NMT.after(8))
     assert exchange.density(16) == pytest.approx(NMT.after(128))
     assert exchange.pull_format is Format.HASH_BITMAP
-    found = choose_scheme(profile, PlacementShape(16, 8), GBPS_25)
-    assert found.within_bytes == pytest.approx(2 * 7 / 8 * profile.dense_bytes)
+    choice = choose_scheme(profile, PlacementShape(16, 8), GBPS_25)
+    assert choice.within_bytes == pytest.approx(2 * 7 / 8 * profile.dense_bytes)
     between = received_bytes(Scheme.ZEN, exchange)
-    expected = between / 3.125e9 + found.within_bytes / 150e9
-    assert found.cost_of(Scheme.ZEN).seconds == pytest.approx(expected)
+    expected = between / 3.125e9 + choice.within_bytes / 150e9
+    assert choice.cost_of(Scheme.ZEN).seconds == pytest.approx(expected)
 
 
 def test_on_one_server_its_gpus_exchange_over_its_own_links():
-    found = choose_scheme(tensor(), PlacementShape(1, 8), GBPS_25)
-    assert found.participants == 8
+    choice = choose_scheme(tensor(), PlacementShape(1, 8), GBPS_25)
+    assert choice.participants == 8
     exchange = exchange_of(tensor(), PlacementShape(1, 8))
     assert exchange.density() == pytest.approx(NMT.after(1))
     assert exchange.density(8) == pytest.approx(NMT.after(8))
-    assert found.within_bytes == 0.0
-    assert found.cost.seconds == pytest.approx(found.cost.received_bytes / 150e9)
+    assert choice.within_bytes == 0.0
+    assert choice.cost.seconds == pytest.approx(choice.cost.received_bytes / 150e9)
 
 
 def test_a_share_of_the_link_is_a_slower_link():
@@ -130,27 +130,27 @@ def test_a_share_of_the_link_is_a_slower_link():
 
 def test_small_tensors_are_not_hashed():
     small = tensor(Densification(0.0106, 0.75), elements=100_000)
-    found = choose_scheme(small, PlacementShape(16, 1), GBPS_25)
-    assert found.push_imbalance > MOST_IMBALANCE
-    assert found.scheme not in HASHED
+    choice = choose_scheme(small, PlacementShape(16, 1), GBPS_25)
+    assert choice.push_imbalance > MOST_IMBALANCE
+    assert choice.scheme not in HASHED
 
 
 def test_an_expected_imbalance_is_charged():
     rows = tensor(elements=64 * 60_000, width=64)
-    found = choose_scheme(rows, PlacementShape(4, 1), GBPS_25)
-    assert 1.05 < found.push_imbalance < MOST_IMBALANCE
+    choice = choose_scheme(rows, PlacementShape(4, 1), GBPS_25)
+    assert 1.05 < choice.push_imbalance < MOST_IMBALANCE
     even = received_bytes(
         Scheme.ZEN, exchange_of(tensor(elements=64 * 60_000_000, width=64), PlacementShape(4, 1))
     )
-    assert found.cost_of(Scheme.ZEN).received_bytes > 1.03 * even / 1000
+    assert choice.cost_of(Scheme.ZEN).received_bytes > 1.03 * even / 1000
 
 
 def test_operations_count_against_sparse_schemes_alone():
     slow = OperationTimes(fixed_seconds=10.0)
-    found = choose_scheme(tensor(), PlacementShape(16, 1), GBPS_25, times=slow)
-    assert found.scheme is Scheme.DENSE
-    assert found.cost.operation_seconds == 0.0
-    assert all(cost.operation_seconds == 10.0 for cost in found.costs if cost.scheme is not Scheme.DENSE)
+    choice = choose_scheme(tensor(), PlacementShape(16, 1), GBPS_25, times=slow)
+    assert choice.scheme is Scheme.DENSE
+    assert choice.cost.operation_seconds == 0.0
+    assert all(cost.operation_seconds == 10.0 for cost in choice.costs if cost.scheme is not Scheme.DENSE)
 
 
 def test_schemes_without_dense_are_refused():

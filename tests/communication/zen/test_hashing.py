@@ -116,8 +116,8 @@ def test_partitions_of_the_example():
 def test_no_index_is_lost_and_the_table_agrees_with_the_sort(indices, parts, rehashes, parallel, serial):
     family = drawn_family("property", rehashes)
     table = hierarchical_hash(indices, parts, MemorySize(parallel, serial), family)
-    found = partitioned(np.sort(indices), parts, family)
-    sorted_parts = found.split(np.sort(indices))
+    partitions = partitioned(np.sort(indices), parts, family)
+    sorted_parts = partitions.split(np.sort(indices))
     for row, expected in zip(table.partitions(), sorted_parts, strict=True):
         assert np.sort(row).tolist() == expected.tolist()
     everything = np.concatenate(table.partitions())
@@ -177,8 +177,8 @@ def test_memory_is_twice_the_nonzeros_over_all_partitions(nonzeros, parts, expec
 def test_the_strawman_loses_colliding_indices(load, loss):
     assert 100 * expected_loss(load) == pytest.approx(loss, abs=0.005)
     indices = np.sort(np.random.default_rng(1).choice(10**7, 40_000, replace=False)) + 1
-    kept = one_hash(indices, 4, round(len(indices) / load / 4), drawn_family("strawman", 0))
-    assert 100 * (1 - sum(map(len, kept)) / len(indices)) == pytest.approx(loss, abs=0.5)
+    stored = one_hash(indices, 4, round(len(indices) / load / 4), drawn_family("strawman", 0))
+    assert 100 * (1 - sum(map(len, stored)) / len(indices)) == pytest.approx(loss, abs=0.5)
 
 
 def test_cut_points_balance_only_the_indices_they_were_made_from():
@@ -210,9 +210,11 @@ def test_absurd_numbers_of_partitions_are_refused(parts):
 def test_indices_are_found_in_any_of_many_partitions(parts):
     indices = np.arange(1, 5001)
     family = drawn_family("many")
-    found = partitioned(indices, parts, family)
-    assert found.counts.tolist() == np.bincount(family.partition(indices, parts), minlength=parts).tolist()
-    assert np.all(np.diff(family.partition(indices[found.order], parts)) >= 0)
+    partitions = partitioned(indices, parts, family)
+    assert (
+        partitions.counts.tolist() == np.bincount(family.partition(indices, parts), minlength=parts).tolist()
+    )
+    assert np.all(np.diff(family.partition(indices[partitions.order], parts)) >= 0)
 
 
 def test_fewer_elements_than_servers_leave_some_without():

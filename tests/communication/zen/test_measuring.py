@@ -54,8 +54,8 @@ shapes = st.tuples(st.integers(1, 3), st.integers(1, 9), st.just(40))
 
 @given(shapes.flatmap(lambda shape: arrays(bool, shape)))
 def test_any_touched_rows_give_a_valid_profile(drawn):
-    found = [[np.flatnonzero(worker) + 1 for worker in iteration] for iteration in drawn]
-    profile = measured_profile("table", 400, 10, found)
+    touched = [[np.flatnonzero(worker) + 1 for worker in iteration] for iteration in drawn]
+    profile = measured_profile("table", 400, 10, touched)
     assert 0.0 <= profile.densification.density <= 1.0
     assert profile.densification.after(100) <= 1.0
     assert 1.0 <= profile.skew.ratio(8) <= 8.0

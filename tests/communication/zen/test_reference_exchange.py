@@ -26,15 +26,15 @@ from tests.communication.zen.examples import ELEMENTS, HandHashes, gradients
 
 
 def test_the_example_end_to_end():
-    found = zen_exchange(gradients(), HandHashes(), Format.HASH_BITMAP)
-    sums = {index + 1: float(found.total[index]) for index in np.flatnonzero(found.total)}
+    exchanged = zen_exchange(gradients(), HandHashes(), Format.HASH_BITMAP)
+    sums = {index + 1: float(exchanged.total[index]) for index in np.flatnonzero(exchanged.total)}
     assert sums == {2: 1.5, 5: 5.0, 9: 5.0, 14: 6.0, 15: 2.0}, "7 and 8 cancel"
     # Servers receive 6, 3 and 3 non-zeros, of which 2, 1 and 1 are each worker's own.
-    assert found.push_bytes == (8 * 4, 8 * 2, 8 * 2)
-    assert found.push_imbalance == 1.5
-    assert found.pull_imbalance == pytest.approx(9 / 7)
+    assert exchanged.push_bytes == (8 * 4, 8 * 2, 8 * 2)
+    assert exchanged.push_imbalance == 1.5
+    assert exchanged.pull_imbalance == pytest.approx(9 / 7)
     # Bitmaps of a byte each, values 2, 1 and 2.
-    assert found.pull_bytes == (1 + 4 + 1 + 8, 1 + 8 + 1 + 8, 1 + 8 + 1 + 4)
+    assert exchanged.pull_bytes == (1 + 4 + 1 + 8, 1 + 8 + 1 + 8, 1 + 8 + 1 + 4)
 
 
 def test_bitmaps_of_the_example():
@@ -76,8 +76,8 @@ def test_random_values_agree_to_rounding(seed):
     table = SyntheticTable(400, 8, 60)
     random = [table.gradient(worker, seed=seed) for worker in range(4)]
     expected = np.sum(np.array(random, np.float64), axis=0)
-    found = zen_exchange(random, drawn_family(f"{seed}"))
-    assert np.abs(found.total - expected).max() <= 1e-6 * np.abs(expected).max()
+    exchanged = zen_exchange(random, drawn_family(f"{seed}"))
+    assert np.abs(exchanged.total - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
 def test_nan_and_infinity_arrive():
@@ -91,10 +91,10 @@ def test_nan_and_infinity_arrive():
 def test_all_zeros_and_no_elements():
     for elements in (0, 3, 50):
         nothing = [np.zeros(elements, np.float32)] * 4
-        found = zen_exchange(nothing, drawn_family("none"), Format.HASH_BITMAP)
-        assert not found.total.any()
-        assert found.push_bytes == (0,) * 4
-        assert sum(found.pull_bytes) <= 3 * (elements / 8 + 4)
+        exchanged = zen_exchange(nothing, drawn_family("none"), Format.HASH_BITMAP)
+        assert not exchanged.total.any()
+        assert exchanged.push_bytes == (0,) * 4
+        assert sum(exchanged.pull_bytes) <= 3 * (elements / 8 + 4)
 
 
 @pytest.fixture(scope="module")
@@ -107,25 +107,27 @@ def drawn() -> tuple[SyntheticTable, list[np.ndarray], Exchange]:
 
 def test_received_bytes_of_zen_follow_the_formula(drawn):
     table, all_of_them, exchange = drawn
-    found = zen_exchange(all_of_them, drawn_family("bytes"), Format.HASH_BITMAP)
-    pushed = sum(found.push_bytes) / 8
+    exchanged = zen_exchange(all_of_them, drawn_family("bytes"), Format.HASH_BITMAP)
+    pushed = sum(exchanged.push_bytes) / 8
     assert pushed == pytest.approx(7 / 8 * 8 * 4 * table.touched, rel=0.02), "8 |I| minus the local part"
-    nonzeros = int(np.count_nonzero(found.total))
-    for each in found.pull_bytes:
+    nonzeros = int(np.count_nonzero(exchanged.total))
+    for each in exchanged.pull_bytes:
         own = table.elements / 8 + 4 * nonzeros
         assert abs(each - 7 / 8 * own) < 0.02 * own
-    assert np.mean(found.received_bytes) == pytest.approx(received_bytes(Scheme.ZEN, exchange), rel=0.02)
-    assert max(found.received_bytes) < 1.1 * np.mean(found.received_bytes)
-    assert found.push_imbalance < 1.1 * 1.05
-    assert found.pull_imbalance < 1.1
+    assert np.mean(exchanged.received_bytes) == pytest.approx(received_bytes(Scheme.ZEN, exchange), rel=0.02)
+    assert max(exchanged.received_bytes) < 1.1 * np.mean(exchanged.received_bytes)
+    assert exchanged.push_imbalance < 1.1 * 1.05
+    assert exchanged.pull_imbalance < 1.1
 
 
 def test_received_bytes_of_other_schemes_follow_the_formulas(drawn):
     _, all_of_them, exchange = drawn
-    found = agsparse_exchange(all_of_them)
-    assert max(found.received_bytes) == pytest.approx(received_bytes(Scheme.AGSPARSE, exchange))
-    found = sparcml_exchange(all_of_them)
-    assert np.mean(found.received_bytes) == pytest.approx(received_bytes(Scheme.SPARCML, exchange), rel=0.1)
+    exchanged = agsparse_exchange(all_of_them)
+    assert max(exchanged.received_bytes) == pytest.approx(received_bytes(Scheme.AGSPARSE, exchange))
+    exchanged = sparcml_exchange(all_of_them)
+    assert np.mean(exchanged.received_bytes) == pytest.approx(
+        received_bytes(Scheme.SPARCML, exchange), rel=0.1
+    )
 
 
 def test_a_sparse_parameter_server_has_one_full_server(drawn):

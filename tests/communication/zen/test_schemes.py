@@ -42,8 +42,8 @@ def test_costs_relative_to_dense(vector):
     schemes = (
         Scheme.AGSPARSE, Scheme.SPARCML, Scheme.BALANCED_COO, Scheme.SPARSE_PS_TREE, Scheme.ZEN,
     )  # fmt: skip
-    found = [received_bytes(scheme, exchange) / dense for scheme in schemes]
-    assert found == pytest.approx(expected, abs=5e-5)
+    costs = [received_bytes(scheme, exchange) / dense for scheme in schemes]
+    assert costs == pytest.approx(expected, abs=5e-5)
     assert lower_bound_bytes(exchange) / dense == pytest.approx(bound, abs=5e-5)
 
 

@@ -136,8 +136,8 @@ def test_a_synthetic_table_is_skewed_and_overlaps_in_part():
     assert table.density == 0.02
     workers = [table.indices(worker, seed=5) for worker in range(16)]
     assert all(len(each) == 1600 for each in workers)
-    found = densification(workers)
-    assert 1.5 < found < 15.0
+    measured = densification(workers)
+    assert 1.5 < measured < 15.0
     eight, sixteen = (skewness(workers[0], table.elements, parts) for parts in (8, 16))
     assert eight > 4.8
     assert sixteen > eight
@@ -150,8 +150,8 @@ def test_a_synthetic_table_is_skewed_and_overlaps_in_part():
 
 def test_synthetic_gradients_are_the_same_for_the_same_seed_alone():
     table = SyntheticTable(500, 3, 40)
-    one = table.gradient(2, 7, 1, whole=True)
-    assert one.tolist() == table.gradient(2, 7, 1, whole=True).tolist()
-    assert one.tolist() != table.gradient(3, 7, 1, whole=True).tolist()
-    assert (np.flatnonzero(one) + 1).tolist() == table.indices(2, 7, 1).tolist()
-    assert np.all(one == one.round())
+    gradient = table.gradient(2, 7, 1, whole=True)
+    assert gradient.tolist() == table.gradient(2, 7, 1, whole=True).tolist()
+    assert gradient.tolist() != table.gradient(3, 7, 1, whole=True).tolist()
+    assert (np.flatnonzero(gradient) + 1).tolist() == table.indices(2, 7, 1).tolist()
+    assert np.all(gradient == gradient.round())

@@ -40,20 +40,20 @@ def test_processes_get_ports_of_their_own() -> None:
         )
         for _ in range(2)
     ]  # fmt: skip
-    found = [free_port() for _ in range(COUNT)]
+    ports = [free_port() for _ in range(COUNT)]
     for process in others:
         assert process.stdout is not None
-        found += map(int, process.stdout.readline().split())
+        ports += map(int, process.stdout.readline().split())
     for process in others:
         process.communicate("\n")
-    assert len(set(found)) == 3 * COUNT
+    assert len(set(ports)) == 3 * COUNT
 
 
 def test_ports_are_below_those_of_outgoing_connections(begin: Callable[[], Callable[[], int]]) -> None:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    found = [begin()() for _ in range(COUNT)]
-    assert max(found) < lowest
-    assert len({port // BLOCK for port in found}) == COUNT, "each process has another block"
+    ports = [begin()() for _ in range(COUNT)]
+    assert max(ports) < lowest
+    assert len({port // BLOCK for port in ports}) == COUNT, "each process has another block"
 
 
 def test_a_port_in_use_is_left_out(begin: Callable[[], Callable[[], int]]) -> None:

@@ -66,11 +66,11 @@ def test_the_order_continues_from_a_state(samples: int, batch: int, iterations: 
     before = data.draw(st.integers(0, iterations))
     expected = list(train_on(order_of(samples, batch), 0, iterations))
     first, second = order_of(samples, batch), order_of(samples, batch)
-    found = list(train_on(first, 0, before))
+    orders = list(train_on(first, 0, before))
     second.load_state(first.state(before))
     # The state shares the record of an order that is still training.
     list(train_on(first, before, before + 1))
-    assert [*found, *train_on(second, before, iterations)] == expected
+    assert [*orders, *train_on(second, before, iterations)] == expected
 
 
 def test_an_epoch_is_ordered_by_the_one_before() -> None:
@@ -183,7 +183,7 @@ UNEVEN: Mapping[str, int] = {"batch": 3, "samples": 10}
 def train_all(path: Path) -> dict[str, Any]:
     """Train in random order, by magnitude and by cosine. One worker stores a state in the middle of a second
     epoch, and several resume from it."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for curriculum in (None, MAGNITUDE):
         SHARES.clear()
         runner = begin(curriculum)
@@ -192,16 +192,16 @@ def train_all(path: Path) -> dict[str, Any]:
             state = capture(runner.parts, Progress(EPOCH + 1), generation=1, global_batch_size=BATCH)
             torch.save(state, path)
         samples += train(runner, EPOCH + 1, 2 * EPOCH)
-        found[str(curriculum)] = samples, SHARES[2 * EPOCH :]
+        results[str(curriculum)] = samples, SHARES[2 * EPOCH :]
         runner.synchronisation.close()
     runner = begin(COSINE, **UNEVEN)
-    found["uneven"] = train(runner, 0, 8), []
+    results["uneven"] = train(runner, 0, 8), []
     runner.synchronisation.close()
     runner = begin(MAGNITUDE)
     restore(runner.parts, torch.load(path, weights_only=True), global_batch_size=BATCH)
-    assert train(runner, EPOCH + 1, EPOCH + 4) == found["magnitude"][0][EPOCH + 1 : EPOCH + 4]
+    assert train(runner, EPOCH + 1, EPOCH + 4) == results["magnitude"][0][EPOCH + 1 : EPOCH + 4]
     runner.synchronisation.close()
-    return found
+    return results
 
 
 def spread(by_rank: list[dict[str, Any]], name: str) -> float:

@@ -60,8 +60,8 @@ def test_equal_data_passes_the_comparison() -> None:
     first, second = _found(data), _found(data)
     assert len(first.digests) == data_comparison.SAMPLES
     _compare(first, second)
-    kept = compare_generations(first, None)
-    assert compare_generations(second, kept) == kept
+    recorded = compare_generations(first, None)
+    assert compare_generations(second, recorded) == recorded
 
 
 def test_another_order_of_files_is_refused_naming_a_sample() -> None:
@@ -79,11 +79,11 @@ def test_another_length_is_refused() -> None:
 
 def test_a_data_set_with_its_own_generator_is_refused_on_one_worker() -> None:
     generator = np.random.default_rng(0)
-    found = _found(_Samples(lambda _: generator.random()))
+    digests = _found(_Samples(lambda _: generator.random()))
     with pytest.raises(
         WorkerFailureError, match="another one when it is fetched again: __getitem__ may draw"
     ):
-        compare_workers(found, rank=0, world_size=1)
+        compare_workers(digests, rank=0, world_size=1)
 
 
 def test_global_generators_are_seeded_when_samples_are_compared() -> None:
@@ -112,9 +112,9 @@ def test_a_sample_that_fails_or_hangs_ends_the_comparison() -> None:
     def fails(index: int) -> int:
         raise ValueError(index)
 
-    found = _found(_Samples(fails))
-    assert found.digests == ()
-    compare_workers(found, rank=0, world_size=1)
+    digests = _found(_Samples(fails))
+    assert digests.digests == ()
+    compare_workers(digests, rank=0, world_size=1)
     slow = _Samples(lambda _: torch.multiprocessing.Event().wait())
     assert fetch_first_samples(slow, 5, longest_seconds=0.01).digests == ()
 

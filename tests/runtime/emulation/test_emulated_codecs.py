@@ -122,12 +122,12 @@ def test_a_thread_beside_the_backward_pass_has_its_own_clock(clock: FakeTime) ->
 
 def test_measured_codec_times_are_those_of_the_device_model(clock: FakeTime) -> None:
     table = {"codec": "dgc", "device": "gpu", "elements": [1 << 12, 1 << 16]}
-    told = {**table, "encode_seconds": [0.001, 0.004], "decode_seconds": [0.002, 0.002]}
-    model = DeviceModel.from_message({"fixed_seconds": 0.1, "seconds_per_sample": 0.0, "codecs": [told]})
+    measured = {**table, "encode_seconds": [0.001, 0.004], "decode_seconds": [0.002, 0.002]}
+    model = DeviceModel.from_message({"fixed_seconds": 0.1, "seconds_per_sample": 0.0, "codecs": [measured]})
     device = EmulatedClock()
-    found = codec_fields(torch.device("cpu"), lambda: EmulatedCourse(device, model.codecs))
-    assert {each["codec"] for each in found} == set(CODECS) - {"none"}
-    for each in found:
+    fields = codec_fields(torch.device("cpu"), lambda: EmulatedCourse(device, model.codecs))
+    assert {each["codec"] for each in fields} == set(CODECS) - {"none"}
+    for each in fields:
         profile = model.codecs[str(each["codec"]), Device.GPU]
         assert each["encode_seconds"] == pytest.approx(profile.seconds_to_encode(SIZES).tolist())
         assert each["decode_seconds"] == pytest.approx(profile.seconds_to_decode(SIZES).tolist())

@@ -51,7 +51,7 @@ def _beside(work: Callable[[], None]) -> None:
 
 def _decoded(device: EmulatedClock, came_at: float) -> float:
     """Return when a thread beside the passes has decoded an arrival at that time; it decodes now."""
-    found: list[float] = []
+    decoded_at: list[float] = []
 
     def decode() -> None:
         course = EmulatedCourse(device, CODECS_HERE)
@@ -61,10 +61,10 @@ def _decoded(device: EmulatedClock, came_at: float) -> float:
         course.asked()
         course.came()
         course.coded("decode", "dgc", Device.GPU, 100)
-        found.append(course.at)
+        decoded_at.append(course.at)
 
     _beside(decode)
-    return found[0]
+    return decoded_at[0]
 
 
 @pytest.mark.parametrize("layers_done", range(1, LAYERS + 1))

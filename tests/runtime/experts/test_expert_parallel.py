@@ -44,11 +44,11 @@ class Averaged(nn.Module):
         self.model, self.average = model, copy.deepcopy(model).requires_grad_(False)
 
     def forward(self, points: Tensor) -> Tensor:
-        found: Tensor = self.model(points)
+        outputs: Tensor = self.model(points)
         if self.training:
             for average, each in zip(self.average.parameters(), self.model.parameters(), strict=True):
                 average.data.lerp_(each.data, 0.5)
-        return found
+        return outputs
 
 
 class Mixture(TrainingFunction):
@@ -85,10 +85,10 @@ class Mixture(TrainingFunction):
         if self.hyperparameters.get("broken"):
             points = points * torch.nan if dist.get_rank() == 1 else points
         if self.hyperparameters.get("checkpointed"):
-            found = checkpoint(model, points, use_reentrant=False)
+            outputs = checkpoint(model, points, use_reentrant=False)
         else:
-            found = model(points)
-        loss = nn.functional.mse_loss(found, targets)
+            outputs = model(points)
+        loss = nn.functional.mse_loss(outputs, targets)
         if self.hyperparameters.get("penalty"):
             loss = loss + sum(parameter.square().sum() for parameter in model.parameters())
         return loss + balance_loss(model) if self.hyperparameters.get("adds_balance") else loss
@@ -110,10 +110,10 @@ class Trained:
     def told(self) -> tuple[list[dict[str, float]], list[Tensor]]:
         """Return the metrics of each iteration, and the first rank's whole model. All ranks call this."""
         with self.runner.synchronisation.whole():
-            found = dict(self.runner.parts.module.named_parameters())
+            parameters = dict(self.runner.parts.module.named_parameters())
             average = getattr(self.runner.parts.function, "average", None)
-            found |= {} if average is None else dict(average.named_parameters())
-            return self.values, [each.detach().clone() for each in found.values()]
+            parameters |= {} if average is None else dict(average.named_parameters())
+            return self.values, [each.detach().clone() for each in parameters.values()]
 
 
 #: Batch size and hyperparameters. Two workers have unequal parts of 7 samples, and one of them none of 1.
@@ -197,17 +197,17 @@ def penalise_weights() -> str:
 
 def train_all(box: str) -> tuple[Any, ...]:
     """Train every case, evaluate and rehearse on rank 0 alone, break the gate of rank 1."""
-    found = {name: Trained(*case) for name, case in CASES.items()}
+    results = {name: Trained(*case) for name, case in CASES.items()}
     evaluated = {}
-    last = found["even"].runner
+    last = results["even"].runner
     with last.synchronisation.whole():
         if dist.get_rank() == 0:
             evaluated = evaluate(last.parts.function, last.parts.module, seed=0)
-    found["even"].values.append(last.run(ITERATIONS).values)
-    told = {name: each.told() for name, each in found.items()}
+    results["even"].values.append(last.run(ITERATIONS).values)
+    told = {name: each.told() for name, each in results.items()}
     if dist.get_rank() == 0:
         last.rehearse(ITERATIONS)
-    for each in found.values():
+    for each in results.values():
         each.runner.synchronisation.close()
     with pytest.raises(WorkerFailureError) as caught:
         Trained(8, {"broken": True})

@@ -51,8 +51,8 @@ class Mixed(nn.Module):
             tokens = tokens + uses[:, None, None] * self.sometimes(points)
         for mixture in self.mixtures:
             tokens = tokens + mixture(tokens)
-        found: Tensor = self.last(tokens)
-        return found
+        outputs: Tensor = self.last(tokens)
+        return outputs
 
 
 class Mixture(TrainingFunction):
@@ -97,9 +97,9 @@ def begin(checkpointed: bool = False, **choices: Any) -> IterationRunner:
 
 
 def lina_of(runner: IterationRunner) -> LinaSynchroniser:
-    found = runner.synchronisation.of_kind("lina")
-    assert isinstance(found, LinaSynchroniser)
-    return found
+    schedule = runner.synchronisation.of_kind("lina")
+    assert isinstance(schedule, LinaSynchroniser)
+    return schedule
 
 
 def compare_replicas(runner: IterationRunner, packing: int) -> float:

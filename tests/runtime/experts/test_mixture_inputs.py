@@ -87,11 +87,11 @@ class Unusual(TrainingFunction):
         if self.case == "bf16":
             points, targets = points.bfloat16(), targets.bfloat16()
         if self.case == "reentrant":
-            found = checkpoint(model, points.requires_grad_(), use_reentrant=True)
+            outputs = checkpoint(model, points.requires_grad_(), use_reentrant=True)
         else:
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.case == "autocast"):
-                found = model(points)
-        return nn.functional.mse_loss(found.to(targets), targets)
+                outputs = model(points)
+        return nn.functional.mse_loss(outputs.to(targets), targets)
 
 
 def train(case: str) -> list[dict[str, float]]:

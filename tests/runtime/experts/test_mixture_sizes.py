@@ -48,34 +48,34 @@ def test_a_dense_model_reports_nothing() -> None:
 
 def test_states_are_weights_gradients_and_optimizer_state() -> None:
     model = Model()
-    told = mixture_fields(parts(model, Adam(model.parameters())))
-    assert told == {
+    fields = mixture_fields(parts(model, Adam(model.parameters())))
+    assert fields == {
         "parameter_bytes": 6 * EXPERT_BYTES + GATE_BYTES + HEAD_BYTES,
         "dense_state_bytes": 4 * (GATE_BYTES + HEAD_BYTES),
         "layers": [_layer(4 * EXPERT_BYTES)],
         "on_host": True,
     }
-    FROM_WORKERS["mixture"].model_validate(told)
+    FROM_WORKERS["mixture"].model_validate(fields)
 
 
 def test_layers_with_tiers_are_reported() -> None:
     model = Model()
     model.layer.tiers = "auto"
-    told = mixture_fields(parts(model, Adam(model.parameters())))
-    assert told is not None
-    assert told["layers"] == [_layer(4 * EXPERT_BYTES, is_tiered=True)]
-    assert told["dense_state_bytes"] == 4 * (GATE_BYTES + HEAD_BYTES)
+    fields = mixture_fields(parts(model, Adam(model.parameters())))
+    assert fields is not None
+    assert fields["layers"] == [_layer(4 * EXPERT_BYTES, is_tiered=True)]
+    assert fields["dense_state_bytes"] == 4 * (GATE_BYTES + HEAD_BYTES)
 
 
 def test_experts_that_are_not_trained_are_whole_everywhere() -> None:
     model = Model()
     frozen = MoELayer(8, 16, 2).requires_grad_(False)
     model.frozen = frozen
-    told = mixture_fields(parts(model, SGD(model.parameters(), lr=0.1)))
-    assert told is not None
-    assert told["layers"] == [_layer(2 * EXPERT_BYTES)]
+    fields = mixture_fields(parts(model, SGD(model.parameters(), lr=0.1)))
+    assert fields is not None
+    assert fields["layers"] == [_layer(2 * EXPERT_BYTES)]
     whole = sum(parameter.numel() * 4 for parameter in frozen.parameters())
-    assert told["dense_state_bytes"] == 2 * (GATE_BYTES + HEAD_BYTES) + whole
+    assert fields["dense_state_bytes"] == 2 * (GATE_BYTES + HEAD_BYTES) + whole
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,6 @@ def test_a_measurement_tells_sizes_before_its_first_level(agent: LocalAgent) -> 
     )
     generation = agent.start_generation(source, assignment, 1)
     generation.leader.wait_for_event("profile_done")
-    told = generation.leader.of_kind("event")
-    assert [event["kind"] for event in told][0] == "mixture"
-    assert [layer["experts"] for layer in told[0]["layers"]] == [6]
+    events = generation.leader.of_kind("event")
+    assert [event["kind"] for event in events][0] == "mixture"
+    assert [layer["experts"] for layer in events[0]["layers"]] == [6]

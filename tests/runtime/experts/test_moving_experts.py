@@ -76,17 +76,17 @@ def losses_of(runner: IterationRunner, begin: int) -> list[float]:
 
 def synchroniser_of(runner: IterationRunner) -> ExpertParallelSynchroniser:
     """Return the synchroniser that spreads the experts."""
-    found = runner.synchronisation.of_kind("expert_parallel")
-    assert isinstance(found, ExpertParallelSynchroniser)
-    return found
+    synchroniser = runner.synchronisation.of_kind("expert_parallel")
+    assert isinstance(synchroniser, ExpertParallelSynchroniser)
+    return synchroniser
 
 
 def experts_here(runner: IterationRunner) -> dict[str, list[Tensor]]:
     """Return the parameters of this rank's experts, each with its optimizer state."""
     named = dict(runner.parts.module.named_parameters())
-    kept = runner.parts.optimizer.state
+    states = runner.parts.optimizer.state
     return {
-        name: [named[name].detach().clone(), *(each.clone() for each in kept[named[name]].values())]
+        name: [named[name].detach().clone(), *(each.clone() for each in states[named[name]].values())]
         for name in runner.parts.experts.hosts
         if runner.parts.experts.is_here(name)
     }
@@ -112,15 +112,15 @@ def repack() -> list[tuple[list[float], dict[str, list[Tensor]], list[Any], int,
     dist.all_to_all_single = all_to_all
     runner = begin()
     synchroniser = synchroniser_of(runner)
-    found = []
+    results = []
     for place, factor in enumerate(FACTORS):
         if place:
             synchroniser.move_to(synchroniser.packed(factor))
         sent = 0
         losses = losses_of(runner, place * ITERATIONS)
-        found.append((losses, experts_here(runner), stored_by(runner), state_bytes(runner.parts), sent))
+        results.append((losses, experts_here(runner), stored_by(runner), state_bytes(runner.parts), sent))
     runner.synchronisation.close()
-    return found
+    return results
 
 
 def test_repacked_experts_train_as_on_one_worker(alone: None) -> None:
@@ -203,11 +203,11 @@ def wrap_only() -> int:
     parts = build_parts(Mixture({}), CPU, seed=0)
     synchronisation = Synchronisation(RuntimePlan.from_message(runtime_plan()), parts)
     named = dict(parts.module.named_parameters())
-    found = sum(named[name].untyped_storage().nbytes() for name in parts.experts.hosts)
+    expert_bytes = sum(named[name].untyped_storage().nbytes() for name in parts.experts.hosts)
     # Closing the groups while the other rank still opens them would break its connections.
     dist.barrier()
     synchronisation.close()
-    return found
+    return expert_bytes
 
 
 def test_only_the_first_rank_has_all_experts_before_the_start() -> None:

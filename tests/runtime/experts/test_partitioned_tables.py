@@ -71,8 +71,8 @@ def table_of(runner: IterationRunner) -> Any:
 def whole_table(runner: IterationRunner) -> Tensor:
     """Return the first rank's table. All ranks call this together."""
     with runner.synchronisation.whole():
-        found: Tensor = table_of(runner).weight.detach().clone()
-        return found
+        table: Tensor = table_of(runner).weight.detach().clone()
+        return table
 
 
 def store(runner: IterationRunner, path: Path) -> None:
@@ -142,8 +142,8 @@ def test_partitioned_tables_train_as_whole_ones(alone: None, tmp_path: Path) -> 
         assert moved_loss == pytest.approx(next_loss, rel=1e-5)
         assert is_local
     torch.testing.assert_close(first[3], table_of(replicated).weight.detach(), rtol=1e-5, atol=1e-6)
-    told = evaluate(replicated.parts.function, replicated.parts.module, seed=0)
-    assert first[4]["error"] == pytest.approx(told["error"], rel=1e-5)
+    metrics = evaluate(replicated.parts.function, replicated.parts.module, seed=0)
+    assert first[4]["error"] == pytest.approx(metrics["error"], rel=1e-5)
     # Three columns of five, and two.
     nothing = 4
     assert first[6] == 3 * ROWS * 4 + 2 * nothing

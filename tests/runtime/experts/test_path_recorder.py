@@ -75,9 +75,9 @@ def record(iterations: int) -> ExpertPaths:
     for iteration in range(iterations):
         recorder.begin_iteration(iteration)
         recorder.end_iteration(runner.run(iteration).values)
-    found = recorder.found()
-    assert found is not None
-    return found
+    paths = recorder.found()
+    assert paths is not None
+    return paths
 
 
 def pass_through(recorder: PathRecorder, model: nn.Module, iteration: int, *inputs: Any) -> None:
@@ -88,15 +88,15 @@ def pass_through(recorder: PathRecorder, model: nn.Module, iteration: int, *inpu
 
 
 def test_paths_are_the_choices_of_every_eighth_iteration(alone: None) -> None:
-    found = record(EVERY_ITERATIONS + 2)
-    assert found.layers == ("first", "second")
-    assert found.experts == (3, 4)
+    paths = record(EVERY_ITERATIONS + 2)
+    assert paths.layers == ("first", "second")
+    assert paths.experts == (3, 4)
     function = Towers({})
     model, points = function.init_model(), function.init_dataset().tensors[0]
     expected = choices_of(model, points).view(16, LENGTH, 2)
     # Both recorded batches have all tokens of their samples there.
-    assert len(found.paths) == 2 * BATCH * LENGTH
-    for sample in found.paths.view(-1, LENGTH, 2):
+    assert len(paths.paths) == 2 * BATCH * LENGTH
+    for sample in paths.paths.view(-1, LENGTH, 2):
         assert any(torch.equal(sample.long(), known) for known in expected)
 
 
@@ -118,9 +118,9 @@ def test_newest_tokens_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = PathRecorder(model, rank=0, world_size=1)
     for turn in range(7):
         pass_through(recorder, model, EVERY_ITERATIONS * turn, tokens[turn : turn + 1])
-    found = recorder.found()
-    assert found is not None
-    assert torch.equal(found.paths.long(), choices_of(model, tokens).view(-1, 2)[-100:])
+    paths = recorder.found()
+    assert paths is not None
+    assert torch.equal(paths.paths.long(), choices_of(model, tokens).view(-1, 2)[-100:])
 
 
 def test_each_iteration_samples_other_places() -> None:
@@ -128,10 +128,10 @@ def test_each_iteration_samples_other_places() -> None:
     recorder = PathRecorder(model, rank=0, world_size=1)
     for turn in range(2):
         pass_through(recorder, model, EVERY_ITERATIONS * turn, tokens)
-    found = recorder.found()
-    assert found is not None
+    paths = recorder.found()
+    assert paths is not None
     choices = choices_of(model, tokens)
-    assert torch.equal(found.paths.long(), torch.cat([choices[::2], choices[1::2]]))
+    assert torch.equal(paths.paths.long(), torch.cat([choices[::2], choices[1::2]]))
 
 
 def test_padding_has_no_path() -> None:
@@ -140,9 +140,9 @@ def test_padding_has_no_path() -> None:
     padding[1, 2:] = True
     recorder = PathRecorder(model, rank=0, world_size=1)
     pass_through(recorder, model, 0, tokens, padding)
-    found = recorder.found()
-    assert found is not None
-    assert len(found.paths) == LENGTH + 2
+    paths = recorder.found()
+    assert paths is not None
+    assert len(paths.paths) == LENGTH + 2
 
 
 def test_paths_before_the_balance_loss_is_stable_are_dropped() -> None:
@@ -154,9 +154,9 @@ def test_paths_before_the_balance_loss_is_stable_are_dropped() -> None:
         model(tokens)
         recorder.end_iteration({"moe/balance_loss": balance})
         if (iteration + 1) % WINDOW_ITERATIONS == 0:
-            found = recorder.found()
-            assert found is not None
-            kept.append(len(found.paths))
+            paths = recorder.found()
+            assert paths is not None
+            kept.append(len(paths.paths))
     window = WINDOW_ITERATIONS // EVERY_ITERATIONS * LENGTH
     # The second window differs from the first, so only its own paths remain.
     assert kept == [window, window, 2 * window, 3 * window]
@@ -210,9 +210,9 @@ def test_paths_lie_beside_the_final_weights(tmp_path: Any) -> None:
     (tmp_path / "out").mkdir()
     expert_paths = ExpertPaths(("a", "b"), (3, 3), torch.tensor([[0, 1], [2, 2]], dtype=torch.uint8))
     final = tmp_path / write_final(tmp_path, tmp_path / "artifacts", {}, {}, expert_paths)
-    found = read_expert_paths(final / FILE_NAME)
-    assert torch.equal(found.paths, expert_paths.paths)
-    profile = profile_paths(found.paths.numpy(), found.experts, 1)
+    paths = read_expert_paths(final / FILE_NAME)
+    assert torch.equal(paths.paths, expert_paths.paths)
+    profile = profile_paths(paths.paths.numpy(), paths.experts, 1)
     assert profile.distributions(1, np.array([[0]])).tolist() == [[0, 1, 0]]
     with pytest.raises(ValueError, match="plain file name of its own"):
         artifact_path(FILE_NAME)

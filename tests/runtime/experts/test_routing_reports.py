@@ -58,19 +58,19 @@ def records_of(
     runner: IterationRunner, iterations: int, decisions: Sequence[PackingDecision] = ()
 ) -> list[dict[str, Any]]:
     """Return the records of some iterations, validated as agents do."""
-    told: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     runner.rows.watching = True
     left = [decisions]
     reports = RoutingReports(
-        runner.parts.module, runner.rows, told.append, take_decisions=lambda: left.pop() if left else ()
+        runner.parts.module, runner.rows, records.append, take_decisions=lambda: left.pop() if left else ()
     )
     # One record, even on a slow machine.
     reports._due_at = math.inf
     for iteration in range(iterations):
         counts = runner.run(iteration).routing.counts
         reports.iteration_done(iteration + 1, counts, is_last=iteration + 1 == iterations)
-    checked = [check(ExpertRouting, fields) for fields in told]
-    assert [problem for _, problem in checked] == [""] * len(told)
+    checked = [check(ExpertRouting, fields) for fields in records]
+    assert [problem for _, problem in checked] == [""] * len(records)
     return [fields for fields, _ in checked if fields is not None]
 
 

@@ -238,15 +238,15 @@ def trained() -> dict[tuple[str, str, int], dict[str, Tensor]]:
     """Return the states of all kinds of models after some iterations, under DDP's averages and under a
     plan's."""
     assert dist.get_world_size() == 2
-    found = {}
+    states = {}
     for (name, kind), way, batch in product(KINDS.items(), WAYS, BATCHES):
         function = kind({})
         plan = [fused(function.init_model())] if way == "fused" else []
         runner = runner_of(function, batch=batch, synchronisers=plan)
         for iteration in range(ITERATIONS):
             runner.run(iteration)
-        found[name, way, batch] = runner.parts.module.state_dict()
-    return found
+        states[name, way, batch] = runner.parts.module.state_dict()
+    return states
 
 
 def plainly_trained(kind: type[Points], batch: int) -> dict[str, Tensor]:

@@ -220,13 +220,13 @@ class OtherModels(Points):
 
 def messages() -> list[str]:
     """Return the messages with which three functions fail on this rank."""
-    told = []
+    failures = []
     for kind in (PartOfTheBatch, SomeMetrics, OtherModels):
         try:
             runner_of(kind({})).run(0)
         except WorkerFailureError as failure:
-            told.append(failure.message)
-    return told
+            failures.append(failure.message)
+    return failures
 
 
 def test_errors_that_need_several_workers_are_found_on_one() -> None:

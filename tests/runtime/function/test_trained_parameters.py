@@ -104,11 +104,11 @@ CASES += [("in turns", way) for way in ("fused", "agsparse", "sparcml", "zen", *
 
 def every_case() -> tuple[dict[tuple[str, str], Trained], Trained]:
     """Return the correct cases, then the one in which ranks differ."""
-    found = {}
+    results = {}
     for name, way in CASES:
         restart_at, kinds = {**WAYS, **LOSSY}[way]
-        found[name, way] = train(SOUND[name], synchronisers=kinds, restart_at=restart_at, every=1)
-    return found, train(unfreeze_on_one)
+        results[name, way] = train(SOUND[name], synchronisers=kinds, restart_at=restart_at, every=1)
+    return results, train(unfreeze_on_one)
 
 
 def _are_close(one: Trained, other: Trained) -> bool:
@@ -174,10 +174,10 @@ def test_parameters_that_would_not_be_synchronised_are_refused(alone: None, name
         if iteration == AT:
             REFUSED[name][0](model)
 
-    found = train(change)
-    assert found.refused_after == AT
-    assert REFUSED[name][1] in found.message
-    assert "What may change while it trains" in found.message
+    result = train(change)
+    assert result.refused_after == AT
+    assert REFUSED[name][1] in result.message
+    assert "What may change while it trains" in result.message
 
 
 def _add_group(function: Changing, model: Table, iteration: int) -> None:
@@ -204,17 +204,17 @@ def _another_optimizer(function: Changing, model: Table, iteration: int) -> None
     ],
 )
 def test_changing_the_optimizers_parameters_is_refused(alone: None, change: Change, complaint: str) -> None:
-    found = train(change)
-    assert found.refused_after == AT
-    assert complaint in found.message
+    result = train(change)
+    assert result.refused_after == AT
+    assert complaint in result.message
 
 
 def test_an_optimizers_group_settings_may_change(alone: None) -> None:
     def slower(function: Changing, _model: Table, iteration: int) -> None:
         function.optimizer.param_groups[0]["lr"] = 0.1 / (1 + iteration)
 
-    found = train(slower)
-    assert not found.message
+    result = train(slower)
+    assert not result.message
 
 
 class _Outside(Changing):

@@ -121,9 +121,9 @@ def test_a_sender_that_is_lost_midway_leaves_the_last_complete_point(
     assert new.leader.wait_for_event("first_iteration")["iteration"] == point.iteration + 1
     report = new.report()
     unscaled = agent.start_generation(LARGE_STATE, large_state(1, last), 1).wait_until_ready()
-    wanted = unscaled.train_from_nothing().report()
-    assert report["sample_order_digest"] == wanted["sample_order_digest"]
-    assert report["final"] == pytest.approx(wanted["final"], rel=1e-5)
+    undisturbed = unscaled.train_from_nothing().report()
+    assert report["sample_order_digest"] == undisturbed["sample_order_digest"]
+    assert report["final"] == pytest.approx(undisturbed["final"], rel=1e-5)
     over.set()
     old.stop()
 

@@ -206,8 +206,8 @@ def test_the_reported_interval_is_that_of_the_points() -> None:
 @pytest.mark.parametrize(("sent", "a_day"), [({}, 0.015), ({"failures_per_server_day": 48.0}, 48.0)])
 def test_workers_weigh_points_by_the_operators_rate(sent: dict[str, Any], a_day: float) -> None:
     places = {"servers": [0, 0, 1], "racks": [0, 0, 0]}
-    told = {**assignment_defaults(), **regression(), "rank": 0, "world_size": 3, "master_port": 1}
-    read = Assignment.from_message({**told, "places": places, **sent})
+    message = {**assignment_defaults(), **regression(), "rank": 0, "world_size": 3, "master_port": 1}
+    read = Assignment.from_message({**message, "places": places, **sent})
     assert read.failures_per_second == pytest.approx(2 * a_day / 86_400), "of two servers"
 
 

@@ -128,9 +128,9 @@ def test_numpy_texts_and_keys_become_python_ones() -> None:
 
 
 def _own_list() -> list[Any]:
-    found: list[Any] = []
-    found.append(found)
-    return found
+    taken: list[Any] = []
+    taken.append(taken)
+    return taken
 
 
 @pytest.mark.parametrize(

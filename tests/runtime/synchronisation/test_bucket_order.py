@@ -17,7 +17,7 @@ def gradients_twice() -> list[torch.Tensor]:
     model = nn.Sequential(nn.Linear(8, 24), nn.LayerNorm(24), nn.Tanh(), nn.Linear(24, 1))
     averaging = DistributedModel(model, init_sync=False, gradient_as_bucket_view=True)
     inputs = torch.randn(5, 8, generator=torch.Generator().manual_seed(dist.get_rank()))
-    found = []
+    averages = []
     for _iteration in range(2):
         averaging.zero_grad()
         averaging.begin_iteration()
@@ -26,8 +26,8 @@ def gradients_twice() -> list[torch.Tensor]:
         averaging.before_backward(loss)
         loss.backward()
         averaging.after_backward(in_pieces=False)
-        found.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).clone())
-    return found
+        averages.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).clone())
+    return averages
 
 
 def test_the_first_iteration_sums_buckets_in_the_usual_order() -> None:

@@ -84,9 +84,9 @@ def test_residuals_are_part_of_the_state(agent: LocalAgent) -> None:
     new.goal("suspend")
     for content in new.checkpoint_files().shards:
         shard = torch.load(io.BytesIO(content), weights_only=True)
-        kept = {tuple(one["path"]): one["shape"] for one in shard["own"]}
-        assert sum(shape[0] for (_, name), shape in kept.items() if name.startswith("residual/")) == 289
-        assert ("compressed", "origin") in kept
+        residuals = {tuple(one["path"]): one["shape"] for one in shard["own"]}
+        assert sum(shape[0] for (_, name), shape in residuals.items() if name.startswith("residual/")) == 289
+        assert ("compressed", "origin") in residuals
 
 
 @pytest.mark.parametrize(

@@ -111,10 +111,10 @@ class Job:
                 {rank: at for _job, number, rank, at in server.held() if number == self.number}
                 for server in self.servers
             ]
-            found = min(
+            common = min(
                 of_servers[holder].get(rank, -1) for rank in range(SERVERS) for holder in HOLDERS[rank]
             )
-            return max(found, 0) if found >= iteration else 0
+            return max(common, 0) if common >= iteration else 0
 
         return int(wait_until(newest, "every shard is on two servers"))
 

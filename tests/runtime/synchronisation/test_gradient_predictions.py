@@ -41,10 +41,10 @@ TRIES = 3
 
 def _measured(agent: LocalAgent, scene: Scene, plan: Plan | None = None) -> Measured:
     for _ in range(TRIES):
-        found = measure(agent, scene, plan, 1.0)
-        if not found.void:
-            return found
-    pytest.skip(f"this machine is too slow for the pace: it overran by {found.overrun:.0%}")
+        measured = measure(agent, scene, plan, 1.0)
+        if not measured.void:
+            return measured
+    pytest.skip(f"this machine is too slow for the pace: it overran by {measured.overrun:.0%}")
 
 
 def _close(plan: Plan, measured: Measured) -> bool:

@@ -48,13 +48,13 @@ def exchange_in(shape: tuple[int, int]) -> dict[str, Any]:
         between = torch.randint(0, most + 1, (ranks, ranks), generator=generator)
         between[0] = 0
         rows = torch.randn(int(between[rank].sum()), WIDTH, generator=torch.Generator().manual_seed(rank))
-        told = []
+        results = []
         for exchange in (flat, two_phases):
             own = rows.clone().requires_grad_()
             arrived = exchange._all_to_all(own, between)
             (arrived * torch.arange(arrived.numel()).view(arrived.shape)).sum().backward()
-            told.append((arrived.detach(), own.grad))
-        passes.append((told, two_phases.choice))
+            results.append((arrived.detach(), own.grad))
+        passes.append((results, two_phases.choice))
     layers = [run_layer(exchange, rank) for exchange in (flat, two_phases)]
     large = torch.full((ranks, ranks), 10_000)
     choice = two_phases._choose(torch.zeros(1, WIDTH), large)
@@ -82,14 +82,14 @@ def test_flat_and_hierarchical_exchanges_give_the_same_bits(shapes: list[tuple[i
     by_rank = run_on_ranks(math.prod(shapes[0]), exchange_both_ways, shapes)
     for number, shape in enumerate(shapes):
         for rank in by_rank:
-            found = rank[number]
-            for (flat, two_phases), choice in found["passes"]:
+            received = rank[number]
+            for (flat, two_phases), choice in received["passes"]:
                 assert choice.algorithm is Algorithm.HIERARCHICAL
                 assert_same_bits(flat, two_phases)
-            assert_same_bits(*found["layers"])
+            assert_same_bits(*received["layers"])
             # A flat exchange has as many messages to each of these ranks.
-            assert found["peers"] == shape[0] - 1
-            assert found["large"].algorithm is Algorithm.FLAT
+            assert received["peers"] == shape[0] - 1
+            assert received["large"].algorithm is Algorithm.FLAT
 
 
 @pytest.mark.parametrize(

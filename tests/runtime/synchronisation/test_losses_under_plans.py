@@ -77,7 +77,7 @@ def _plans(agent: LocalAgent, run: Run, family: str) -> Plans:
         run.source, {**_assignment(run), "purpose": "profiling", "profile": profile}, 4
     )
     measured.leader.wait_for_event("profile_done", 120)
-    found = {}
+    made = {}
     for told in measured.leader.of_kind("event"):
         if told["kind"] != "communication_profile":
             continue
@@ -92,8 +92,8 @@ def _plans(agent: LocalAgent, run: Run, family: str) -> Plans:
         orders = GradientOrders(
             messages.get("sparse"), messages.get("rest"), rest.tensor_names if rest else ()
         )
-        found[told["gpus"]] = choose_runtime_plan(["a"] * told["gpus"], family, orders).to_message()
-    return found
+        made[told["gpus"]] = choose_runtime_plan(["a"] * told["gpus"], family, orders).to_message()
+    return made
 
 
 def _through_two_rescales_and_a_kill(agent: LocalAgent, run: Run, plans: Plans) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def _through_two_rescales_and_a_kill(agent: LocalAgent, run: Run, plans: Plans) 
     base, iterations = {**_assignment(run), "device": PACE}, run.iterations
 
     def generation(number: int, world_size: int, **changes: Any) -> Generation:
-        told = {**base, "generation": number, "runtime_plan": plans[world_size], **changes}
-        return agent.start_generation(run.source, told, world_size).wait_until_ready()
+        assignment = {**base, "generation": number, "runtime_plan": plans[world_size], **changes}
+        return agent.start_generation(run.source, assignment, world_size).wait_until_ready()
 
     first = generation(1, 2).train_from_nothing()
     second = generation(2, 4, checkpoint_seconds=1)
@@ -125,8 +125,8 @@ def _through_two_rescales_and_a_kill(agent: LocalAgent, run: Run, plans: Plans) 
 
 
 def _unscaled(agent: LocalAgent, run: Run) -> dict[str, Any]:
-    told = {**_assignment(run), "runtime_plan": runtime_plan()}
-    generation = agent.start_generation(run.source, told, 2)
+    assignment = {**_assignment(run), "runtime_plan": runtime_plan()}
+    generation = agent.start_generation(run.source, assignment, 2)
     report = generation.wait_until_ready().train_from_nothing().report(240)
     generation.stop()
     return report

@@ -33,12 +33,12 @@ def measured_profiles(agent: LocalAgent, source: Any, assignment: dict[str, Any]
     generation.leader.wait_for_event("profile_done", 120)
     told_of = generation.leader.of_kind("event")
     events = [each for each in told_of if each["kind"] == "communication_profile"]
-    found = []
+    profiles = []
     for event in events:
         fields, problem = check(CommunicationProfile, event)
         assert fields is not None, problem
-        found.append(fields)
-    return found
+        profiles.append(fields)
+    return profiles
 
 
 @pytest.mark.live
@@ -121,12 +121,12 @@ def test_densities_are_shares_of_touched_rows(alone: None) -> None:
         if watched:
             densities.iteration_done()
     densities.close()
-    found = {profile.tensor: profile for profile in densities.profiles(None)}
-    assert {name: each.rows for name, each in found.items()} == {"rows.weight": True, "table.weight": False}
+    by_name = {profile.tensor: profile for profile in densities.profiles(None)}
+    assert {name: each.rows for name, each in by_name.items()} == {"rows.weight": True, "table.weight": False}
     seen = [[np.unique(touched[0]) + 1], [np.unique(touched[2]) + 1]]
-    assert found["rows.weight"] == replace(measured_profile("rows.weight", 300, 3, seen), rows=True)
-    assert not found["table.weight"].rows
-    assert found["table.weight"].densification.density == pytest.approx(0.01)
+    assert by_name["rows.weight"] == replace(measured_profile("rows.weight", 300, 3, seen), rows=True)
+    assert not by_name["table.weight"].rows
+    assert by_name["table.weight"].densification.density == pytest.approx(0.01)
 
 
 def test_gaps_follow_the_order_in_which_gradients_are_ready() -> None:
@@ -135,9 +135,9 @@ def test_gaps_follow_the_order_in_which_gradients_are_ready() -> None:
         IterationTimes(1.0, (("b", 0.1), ("a", 0.5)), 0.5, 0.0),
         IterationTimes(1.0, (("a", 0.2), ("b", 0.4)), 0.5, 0.0),
     ]
-    found = gaps(iterations, {"a": 1, "b": 1, "never": 1})
-    assert [name for name, _ in found] == ["b", "a", "never"]
-    assert [gap for _, gap in found] == pytest.approx([0.1, 0.2, 0.0])
+    measured = gaps(iterations, {"a": 1, "b": 1, "never": 1})
+    assert [name for name, _ in measured] == ["b", "a", "never"]
+    assert [gap for _, gap in measured] == pytest.approx([0.1, 0.2, 0.0])
 
 
 def test_times_are_of_watched_iterations_alone() -> None:

@@ -202,10 +202,10 @@ def test_per_rank_residuals_keep_their_sum_when_rescaled(
     new.wait_until_ready().train_from(old)
     new.leader.wait_for_event("first_iteration")
     new.goal("suspend")
-    kept = []
+    residuals = []
     for content in new.checkpoint_files().shards:
         shard = torch.load(io.BytesIO(content), weights_only=True)
         assert [(one["path"], one["shape"]) for one in shard["own"]] == [(("residuals", "left over"), (2, 3))]
-        kept.append(shard["values"][-1].view(2, 3))
-    assert [float(one[0, 0]) for one in kept] == ([3.0] if ranks == 1 else [1.0, 2.0, 0.0])
-    assert torch.equal(sum(kept, torch.zeros(2, 3)), torch.full((2, 3), 3.0))
+        residuals.append(shard["values"][-1].view(2, 3))
+    assert [float(one[0, 0]) for one in residuals] == ([3.0] if ranks == 1 else [1.0, 2.0, 0.0])
+    assert torch.equal(sum(residuals, torch.zeros(2, 3)), torch.full((2, 3), 3.0))

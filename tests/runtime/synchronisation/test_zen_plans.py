@@ -52,8 +52,8 @@ def zen(shape: PlacementShape, *schemes: str, **changes: Any) -> dict[str, Any]:
 
 def espresso(shape: PlacementShape) -> dict[str, Any]:
     """Return the kind that sends the rest by two of Espresso's options without compression."""
-    found = [option for option in gpu_options() if not compressions(option)]
-    tensors = (TensorOption("mix.bias", WIDTH, found[1]), TensorOption("mix.weight", WIDTH**2, found[-1]))
+    options = [option for option in gpu_options() if not compressions(option)]
+    tensors = (TensorOption("mix.bias", WIDTH, options[1]), TensorOption("mix.weight", WIDTH**2, options[-1]))
     prediction = Prediction(1.0, 0.0, 0.0)
     plan = EspressoPlan(shape, "none", True, 4, tensors, 0, prediction, prediction, 1.0, 1.0)
     choices = {"plan": plan.to_message(), "gradients": ["mix.bias", "mix.weight"], "momentum": 0}
@@ -141,8 +141,8 @@ def test_rescaling_under_a_plan_keeps_its_residuals(agent: LocalAgent) -> None:
     new.goal("suspend")
     for content in new.checkpoint_files().shards:
         shard = torch.load(io.BytesIO(content), weights_only=True)
-        kept = [one["shape"][0] for one in shard["own"] if one["path"][1].startswith("residual/")]
-        assert sum(kept) == WIDTH + WIDTH**2
+        rows = [one["shape"][0] for one in shard["own"] if one["path"][1].startswith("residual/")]
+        assert sum(rows) == WIDTH + WIDTH**2
 
 
 @pytest.mark.parametrize(

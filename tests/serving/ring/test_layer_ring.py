@@ -34,8 +34,8 @@ def one_thread() -> Iterator[None]:
 def ask(model: nn.Module, ring: LayerRing | None = None, rows: Tensor = ROWS) -> Tensor:
     with torch.inference_mode():
         if ring is None:
-            found: Tensor = model(rows)
-            return found
+            outputs: Tensor = model(rows)
+            return outputs
         with ring.call():
             return ask(model, rows=rows)
 
@@ -70,9 +70,9 @@ def test_copies_are_those_of_the_schedule() -> None:
         ask(streamed, ring)
     # Two layers are copied ahead of the first call, and two for the next call.
     planned = schedule_ring(7, 4, 1.0, 1.0, 6, ring.plan.pinned).loads
-    found = ring.report()
-    assert found["loads"] - before in (planned + 1, planned + 2)
-    assert (found["calls"], found["entered"]) == (6, 42)
+    report = ring.report()
+    assert report["loads"] - before in (planned + 1, planned + 2)
+    assert (report["calls"], report["entered"]) == (6, 42)
 
 
 @pytest.mark.parametrize(

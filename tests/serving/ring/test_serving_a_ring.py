@@ -73,8 +73,8 @@ def serve(tmp_path: Path, target_seconds: float | None) -> Agent:
 def test_model_larger_than_its_device_is_served_by_a_ring(tmp_path: Path) -> None:
     agent = serve(tmp_path, 600.0)
     with torch.inference_mode():
-        wanted = tower.Tower({}).init_model()(torch.full((1, tower.WIDTH), 0.5)).tolist()
-    assert agent.answers == [wanted] * 3
+        expected = tower.Tower({}).init_model()(torch.full((1, tower.WIDTH), 0.5)).tolist()
+    assert agent.answers == [expected] * 3
     reported = ServingCounts(**agent.reports[-1]).ring
     assert reported is not None
     assert (reported.layers, reported.sections, reported.section_bytes) == (10, 3, 512)
