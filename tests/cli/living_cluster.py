@@ -59,7 +59,7 @@ class LivingCluster:
                 self._node.report()
         except Exception as failure:  # noqa: BLE001  (raised in the test at its end)
             self._failure = failure
-            # What the test waits for will not happen any more.
+            # The test would wait in vain from now on.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         finally:
             connection.close()

@@ -57,7 +57,7 @@ SMALL_DOCUMENT = {
 
 @dataclass
 class HostileServer:
-    """A web server of somebody's job, on another port of the same host name."""
+    """A job's web server, on another port of the same host name."""
 
     url: str
     page: str = ""

@@ -282,7 +282,7 @@ def test_runs_are_cancelled_and_studies_deleted_by_buttons(site: Site) -> None:
     page.locator("#confirm-yes").click()
     page.wait_for_url(re.compile(r"/simulations/$"))
     expect(page.get_by_text("No study yet")).to_be_visible()
-    # What the API refuses is shown at the form.
+    # Refusals of the API are shown at the form.
     page.get_by_label("Servers", exact=True).fill("100000")
     page.get_by_role("button", name="Start").click()
     expect(page.locator("[data-problem]")).to_contain_text("GPUs")

@@ -1,8 +1,8 @@
 """A function that trains a line, and performs its hyperparameter `mischief` after `after_seconds`.
 
-What it tries is what user code can try: lies to the runtime and to the agent's socket, looks at other
-processes, and takes of memory, processes, descriptors and log what it gets. `LOOKED` lines in its log say
-what a spy found open.
+It tries what user code can try: false messages to the runtime and to the agent's socket, reading other
+processes, and taking memory, processes, descriptors and log without limit. `LOOKED` lines in its log name
+what a spy could read.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def test_example_learns_both_languages(example: Any, gate: str) -> None:
     model.eval()
     with torch.no_grad():
         found = function.evaluate(model)
-    # A model that knows nothing is at log(38) = 3.6.
+    # Uniform guesses give log(38) = 3.6.
     assert found["easy_loss"] < 2.2
     assert found["hard_loss"] < 3.1
     assert (gate == "dense") == (metrics["cross_entropy"] == loss)

@@ -1,10 +1,10 @@
 """A worker without torch: speaks the protocol, counts iterations, and does what its hyperparameters ask for.
 
-Hyperparameters: `crash` (end without a word after the first iteration), `final_after` (complete after so many
-iterations), `shout` (print so many lines), `spawn` (start a process that tries to outlive everything), `deaf`
-(obey no goal), `babble` (say without end what cannot be), `look` (print, as JSON, what the worker can see,
-these paths above all), `link` (write its result as a link to that path), `hoard` (take memory without end, in
-a loader of its own whose death it reports as an error).
+Hyperparameters: `crash` (end silently after the first iteration), `final_after` (complete after that many
+iterations), `shout` (print that many lines), `spawn` (start a process that tries to outlive everything),
+`deaf` (obey no goal), `babble` (send impossible messages without end), `look` (print, as JSON, what the
+worker can see, these paths above all), `link` (write its result as a link to that path), `hoard` (take memory
+without end, in a loader of its own whose death it reports as an error).
 """
 
 import contextlib
