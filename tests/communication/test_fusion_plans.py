@@ -80,7 +80,7 @@ def test_a_worker_alone_sends_nothing() -> None:
     assert len(plan.boundaries) == 1
 
 
-def test_calls_and_the_last_decoding_are_charged_where_they_are_asked_for() -> None:
+def test_calls_and_the_last_decoding_are_charged_on_request() -> None:
     link = LinkProfile(LinkRate(9.0, 9.0), LinkRate(0.5, 10.0))
     exchange = Exchange(small(), PlacementShape(1, 4), link, PLAIN)
     # Two groups: the network is busy from when the first is encoded until the second has been sent.

@@ -110,7 +110,7 @@ def test_an_edit_that_the_compiler_never_reads_does_not_count(old: str, new: str
     assert digest(numbers=NUMBERS.replace(old, new)) == digest()
 
 
-def test_texts_comments_and_plain_functions_beside_kernels_do_not_count() -> None:
+def test_docstrings_and_plain_functions_do_not_change_the_digest() -> None:
     edited = LOOPS.replace('    """Scale."""\n    # Not by nothing.\n', "").replace(
         "report(scaled(pair))", "1"
     )

@@ -300,7 +300,7 @@ def test_a_group_sets_out_while_the_backward_pass_goes_on() -> None:
         assert ready == [2, 4, 6]
 
 
-def test_a_gradient_that_some_ranks_lack_is_zeros_and_one_that_all_lack_stays_away() -> None:
+def test_missing_gradients_count_as_zeros() -> None:
     first, second = run_on_ranks(2, with_a_layer_that_one_rank_uses)
     assert first == [1.0, 0.5, 0.0, 1.0]
     assert second == [1.0, 0.5, 0.0, 2.0]

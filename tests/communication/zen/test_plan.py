@@ -51,7 +51,7 @@ def test_a_plan_is_one_that_the_platform_knows():
     assert len(message["seeds"]) == 4
 
 
-def test_the_same_question_has_the_same_digest_and_another_one_has_not():
+def test_only_equal_questions_share_a_digest():
     digests = {plan().digest}
     assert digests == {plan().digest}
     assert plan(times=OperationTimes(seconds_per_unit=1e-12)).digest in digests, "no prediction is in it"
@@ -121,7 +121,7 @@ def test_a_tensor_that_travels_beside_the_backward_pass_is_left_there():
     assert found.buffer_bytes == 0
 
 
-def test_each_tensor_is_left_beside_the_backward_pass_or_taken_after_it():
+def test_each_tensor_is_sent_during_or_after_the_backward_pass():
     """The first table's gradient is ready long before the second's, which is the last of all."""
     names = ("early", "rest", "late")
     model = ModelProfile("m", names, np.array([EMBEDDING, 1000, EMBEDDING]), np.array([0.01, 5.0, 0.1]))
