@@ -195,12 +195,12 @@ def test_two_agents_measure_once_and_report_until_acknowledged(monkeypatch: pyte
     lease = clock.boot_time_seconds() + 60
     calls, answers = _pair()
     with closing(_probes(loop)) as first, closing(_probes(loop)) as second:
-        first.look(calls, lease)
-        second.look(answers, lease)
+        first.update(calls, lease)
+        second.update(answers, lease)
 
         def found() -> Any:
             loop.run_for(0.05)
-            return first.report()
+            return first.pending_result()
 
         report = wait_until(found, "the link was measured")
         assert (report["link"], report["number"]) == (7, 3)
@@ -208,13 +208,13 @@ def test_two_agents_measure_once_and_report_until_acknowledged(monkeypatch: pyte
         assert "problem" not in report
         # A second call would fail soon, since the port no longer answers.
         monkeypatch.setattr("workers.agent.talking.link_probes.CALLING_SECONDS", 0.1)
-        first.look(calls, lease)
-        assert first.report() is report
-        first.reported(report)
+        first.update(calls, lease)
+        assert first.pending_result() is told
+        first.forget(told)
         for _ in range(20):
             loop.run_for(0.05)
-        assert first.report() is None, "it is not measured again"
-        # The agent that answered no longer listens.
+        assert first.pending_result() is None, "it is not measured again"
+        # Whoever answered listens no more.
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", answers.port), timeout=60).close()
 
@@ -231,12 +231,12 @@ def test_measuring_needs_the_secret_and_a_lease(amiss: str, monkeypatch: pytest.
             or calls
         )
     with closing(_probes(loop)) as first, closing(_probes(loop)) as second:
-        second.look(answers, now - 1 if amiss == "lease" else now + 60)
-        first.look(calls, now + 60)
+        second.update(answers, now - 1 if amiss == "lease" else now + 60)
+        first.update(calls, now + 60)
 
         def found() -> Any:
             loop.run_for(0.05)
-            return first.report()
+            return first.pending_result()
 
         assert "problem" in wait_until(found, "it was given up")
 

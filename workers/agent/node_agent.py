@@ -230,7 +230,7 @@ class NodeAgent:
         if not self._fenced and not self._ending.revoked:
             self._memory.look(self._pool.records.values(), self._lease_deadline, self._desired)
             probe = None if self._desired is None else self._desired.link_probe
-            self._link_probes.look(probe, self._lease_deadline)
+            self._link_probes.update(probe, self._lease_deadline)
         self._fetch_desired()
         self._report()
 
@@ -344,7 +344,7 @@ class NodeAgent:
                 self._lost,
                 self._desired.version if self._desired is not None else 0,
                 self._memory.report(),
-                self._link_probes.report(),
+                self._link_probes.pending_result(),
             )
         except OSError as error:
             logger.error("nothing is reported: %s", error)
@@ -379,7 +379,7 @@ class NodeAgent:
         self._renew_lease(report, lease_seconds)
         self._reporter.answered(report, answer)
         if "link_probe" not in (answer.get("deferred") or []):
-            self._link_probes.reported(report.body["link_probe"])
+            self._link_probes.forget(report.body["link_probe"])
         if len(self._outbox) and not answer.get("deferred"):
             self._report_soon()
         version = answer.get("desired_version")

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, Q, QuerySet
 from django.utils import timezone
 
 from cluster.link_pairs import Pair, apart, pairs_of
@@ -24,12 +24,13 @@ from scheduling.services.generations.server_ports import NoFreePort, take_ports
 from scheduling.services.rows.records import lock_cluster
 from scheduling.services.rows.wakeups import hint, wake_agents
 
-#: Links measured at once. Each measurement fills the network of two servers for a second.
+#: Links measured at once, per cluster. Each measurement fills the network of two servers for a second.
 MOST_AT_ONCE = 8
-#: A measurement without an answer is given up after this time.
-PROBE_LASTS = timedelta(seconds=45)
-#: Time until a link is measured again, and until a failed measurement is tried again.
+#: A measurement without a result is given up after this time.
+PROBE_TIMEOUT = timedelta(seconds=45)
+#: Time from a usable result to the next measurement of the link.
 MEASURE_AGAIN = timedelta(hours=1)
+#: Time from a failed or unusable measurement to the next attempt.
 TRY_AGAIN = timedelta(minutes=5)
 _SECRET_BYTES = 32
 
@@ -40,18 +41,21 @@ def ask_for_measurements() -> int:
     for cluster in Cluster.objects.all():
         with transaction.atomic():
             now = timezone.now()
-            if _give_up_late_ones(cluster, now) or _due(cluster, now):
-                begun += _begin(lock_cluster(cluster.pk), now)
+            if _late(cluster, now).exists() or _due(cluster, now):
+                locked = lock_cluster(cluster.pk)
+                _give_up(_late(locked, now), now)
+                begun += _begin(locked, now)
     return begun
 
 
 def take_measurement(agent: Agent, found: Mapping[str, Any], now: datetime) -> str:
-    """Store an agent's measurement. Return why it is refused; empty if it was stored or came too late to
-    matter.
+    """Store an agent's measurement. Return why the report is invalid, else an empty string.
+
+    An unusable result is stored as `problem`; the previous figures stay. A late result is ignored.
     """
     link = ServerLink.objects.select_for_update().filter(pk=found["link"]).first()
     if link is None or link.first_id != agent.server_id:
-        return f"link {found['link']} is none that this server measures"
+        return f"this server is not the caller of link {found['link']}"
     if link.asked_at is None or link.number != found["number"]:
         return ""
     problem = found["problem"]
@@ -65,23 +69,25 @@ def take_measurement(agent: Agent, found: Mapping[str, Any], now: datetime) -> s
         ).exists()
         link.measured_at = now
     link.problem, link.tried_at = problem, now
-    _end(link)
+    link.asked_at, link.secret, link.port = None, "", 0
     link.save()
     hint(f"cluster:{agent.server.cluster_id}", kind="servers")
     return ""
 
 
-def _end(link: ServerLink) -> None:
-    link.asked_at, link.secret, link.port = None, "", 0
+def _late(cluster: Cluster, now: datetime) -> QuerySet[ServerLink]:
+    return ServerLink.objects.filter(first__cluster=cluster, asked_at__lt=now - PROBE_TIMEOUT)
 
 
-def _give_up_late_ones(cluster: Cluster, now: datetime) -> bool:
-    late = list(ServerLink.objects.filter(first__cluster=cluster, asked_at__lt=now - PROBE_LASTS))
-    for link in late:
-        link.problem, link.tried_at = "the two servers' agents did not answer in time", now
-        _end(link)
-        link.save()
-    return bool(late)
+def _give_up(late: QuerySet[ServerLink], now: datetime) -> None:
+    # One statement: a result that is stored meanwhile ends the measurement, and its row no longer matches.
+    late.update(
+        problem="the two servers' agents did not answer in time",
+        tried_at=now,
+        asked_at=None,
+        secret="",
+        port=0,
+    )
 
 
 def _begin(cluster: Cluster, now: datetime) -> int:
@@ -89,7 +95,7 @@ def _begin(cluster: Cluster, now: datetime) -> int:
     room = MOST_AT_ONCE - ServerLink.objects.filter(first__cluster=cluster, asked_at__isnull=False).count()
     chosen = apart(_due(cluster, now), max(0, room))
     ports = take_ports([[second] for _, second in chosen])
-    told: set[int] = set()
+    servers: set[int] = set()
     for (first, second), taken in zip(chosen, ports, strict=True):
         if isinstance(taken, NoFreePort):
             continue
@@ -97,20 +103,20 @@ def _begin(cluster: Cluster, now: datetime) -> int:
         link.number, link.asked_at, link.tried_at = link.number + 1, now, now
         link.port, link.secret = taken[0], secrets.token_hex(_SECRET_BYTES)
         link.save()
-        told |= {first, second}
-    Server.objects.filter(pk__in=told).update(desired_version=F("desired_version") + 1)
-    wake_agents(dict(Server.objects.filter(pk__in=told).values_list("pk", "desired_version")))
-    return len(told) // 2
+        servers |= {first, second}
+    Server.objects.filter(pk__in=servers).update(desired_version=F("desired_version") + 1)
+    wake_agents(dict(Server.objects.filter(pk__in=servers).values_list("pk", "desired_version")))
+    return len(servers) // 2
 
 
 def _due(cluster: Cluster, now: datetime) -> list[Pair]:
-    """Return the pairs of idle servers to measure, those measured longest ago first."""
+    """Return the pairs of idle servers to measure: never-tried pairs, then the least recently tried."""
     free = _free_servers(cluster, now)
     links = {
         (link.first_id, link.second_id): link
         for link in ServerLink.objects.filter(first__in=free, second__in=free)
     }
-    waited: dict[Pair, datetime] = {}
+    last_tried: dict[Pair, datetime] = {}
     for pair in pairs_to_measure(cluster):
         if not set(pair) <= free:
             continue
@@ -118,12 +124,15 @@ def _due(cluster: Cluster, now: datetime) -> list[Pair]:
         last = link.tried_at if link is not None else None
         pause = MEASURE_AGAIN if link is not None and not link.problem else TRY_AGAIN
         if last is None or last + pause <= now:
-            waited[pair] = last or datetime.min.replace(tzinfo=now.tzinfo)
-    return sorted(waited, key=lambda pair: (waited[pair], pair))
+            last_tried[pair] = last or datetime.min.replace(tzinfo=now.tzinfo)
+    return sorted(last_tried, key=lambda pair: (last_tried[pair], pair))
 
 
 def pairs_to_measure(cluster: Cluster) -> list[Pair]:
-    """Return the pairs of servers with GPUs of one kind: no job spans several kinds."""
+    """Return pairs of servers that share a GPU kind, since no job spans kinds.
+
+    Above `MOST_WITH_ALL_PAIRS` servers of a kind: only O(n log n) pairs.
+    """
     by_kind: dict[str, set[int]] = defaultdict(set)
     for kind, server_id in (
         Gpu.objects.known().filter(server__cluster=cluster).values_list("kind", "server_id")
@@ -141,8 +150,8 @@ def _free_servers(cluster: Cluster, now: datetime) -> set[int]:
         cluster=cluster, agent__fenced_at=None, agent__revoked_at=None, agent__last_report_at__gt=heard
     )
     usable = {server.pk for server in able if server.usable()}
-    measuring = ServerLink.objects.filter(first__in=usable, asked_at__isnull=False)
-    taken = {one for pair in measuring.values_list("first_id", "second_id") for one in pair}
+    measuring = ServerLink.objects.filter(first__cluster=cluster, asked_at__isnull=False)
+    taken = {server for pair in measuring.values_list("first_id", "second_id") for server in pair}
     return usable - taken - _used_by_groups(usable)
 
 

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from cluster.link_pairs import MOST_WITH_ALL_PAIRS, apart, pairs_of
-from cluster.models import Agent, Gpu, Server, ServerLink
+from cluster.models import Agent, Cluster, Gpu, Server, ServerLink
 from communication.profiles.link import LinkRate
 from emulated_links.rates import DEFAULT_LINKS, ServerLinks
 from scheduling.choices import AssignmentState, GenerationState
@@ -19,7 +19,13 @@ from scheduling.selectors.agents.desired_state import desired_state
 from scheduling.selectors.network.link_matrix import link_matrix
 from scheduling.selectors.network.link_profiles import known_links
 from scheduling.selectors.network.network import DEFAULT_RATE, network_of
-from scheduling.services.agents.link_probes import MEASURE_AGAIN, PROBE_LASTS, TRY_AGAIN, ask_for_measurements
+from scheduling.services.agents import link_probes
+from scheduling.services.agents.link_probes import (
+    MEASURE_AGAIN,
+    PROBE_TIMEOUT,
+    TRY_AGAIN,
+    ask_for_measurements,
+)
 from scheduling.services.generations.server_ports import take_ports
 from tests.control_plane.agent_api import busy_server, send
 from tests.factories import GenerationFactory, JobFactory
@@ -165,11 +171,35 @@ def test_a_measurement_without_result_is_tried_again(servers: list[Server]) -> N
     assert ask_for_measurements() == 0
     later(TRY_AGAIN + timedelta(seconds=1))
     assert ask_for_measurements() == 1
-    later(PROBE_LASTS + timedelta(seconds=1))
+    later(PROBE_TIMEOUT + timedelta(seconds=1))
     assert ask_for_measurements() == 0
     link.refresh_from_db()
     assert "did not answer" in link.problem
     assert link.asked_at is None
+
+
+def test_server_of_a_running_measurement_gets_no_second_one(servers: list[Server]) -> None:
+    ask_for_measurements()
+    Server.objects.filter(pk=servers[0].pk).update(drain="drained")
+    assert ask_for_measurements() == 0
+
+
+def test_result_stored_just_before_the_timeout_stays(
+    servers: list[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Server.objects.filter(pk=servers[2].pk).update(drain="drained")
+    ask_for_measurements()
+    later(PROBE_TIMEOUT + timedelta(seconds=1))
+    lock = link_probes.lock_cluster
+
+    def lock_after_the_result(cluster_id: int) -> Cluster:
+        tells(servers[0], ServerLink.objects.get())
+        return lock(cluster_id)
+
+    monkeypatch.setattr(link_probes, "lock_cluster", lock_after_the_result)
+    ask_for_measurements()
+    link = ServerLink.objects.get()
+    assert (link.problem, link.bytes_per_second) == ("", FIGURES["bytes_per_second"])
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,10 @@ _PROBLEM_CHARACTERS = 100
 
 
 class LinkProbes:
-    """Runs the measurement that the desired state names, one at a time. For the agent's main thread."""
+    """Run the measurement in the desired state. A new request does not stop a call in progress.
+
+    For the agent's main thread.
+    """
 
     def __init__(
         self,
@@ -56,24 +59,27 @@ class LinkProbes:
         self._found: dict[str, Any] | None = None
         self._lease_deadline = 0.0
 
-    def look(self, told: LinkProbe | None, lease_deadline: float) -> None:
-        """Start a requested measurement, once; end one that is no longer requested."""
-        self._lease_deadline = lease_deadline
-        if told is None or told.key != self._begun:
-            self._listen_no_more()
-        if told is None or told.key == self._begun or clock.boot_time_seconds() >= lease_deadline:
-            return
-        self._begun = told.key
-        if told.calls:
-            self._in_thread(lambda: self._call(told))
-        else:
-            self._listen(told)
+    def update(self, request: LinkProbe | None, lease_deadline: float) -> None:
+        """Start each requested measurement once.
 
-    def report(self) -> dict[str, Any] | None:
+        Stop listening when it is no longer requested; a running call ends by itself.
+        """
+        self._lease_deadline = lease_deadline
+        if request is None or request.key != self._begun:
+            self._listen_no_more()
+        if request is None or request.key == self._begun or clock.boot_time_seconds() >= lease_deadline:
+            return
+        self._begun = request.key
+        if request.calls:
+            self._in_thread(lambda: self._call(request))
+        else:
+            self._listen(request)
+
+    def pending_result(self) -> dict[str, Any] | None:
         """Return the result that has not been reported yet."""
         return self._found
 
-    def reported(self, found: Mapping[str, Any] | None) -> None:
+    def forget(self, found: Mapping[str, Any] | None) -> None:
         """Forget a result that the control plane has received."""
         if found is self._found:
             self._found = None
@@ -84,8 +90,8 @@ class LinkProbes:
         if self._client is not None:
             self._client.close()
 
-    def _paces(self, told: LinkProbe) -> Paces:
-        out = (NETWORK,) if told.same_rack else (NETWORK, SPINE)
+    def _paces(self, request: LinkProbe) -> Paces:
+        out = (NETWORK,) if request.same_rack else (NETWORK, SPINE)
         return Paces(lambda: Pace(self._client, out), lambda: Pace(self._client, (NETWORK_IN,)))
 
     def _check(self) -> None:
@@ -94,18 +100,18 @@ class LinkProbes:
 
     # Calling
 
-    def _call(self, told: LinkProbe) -> None:
+    def _call(self, request: LinkProbe) -> None:
         """Run a measurement, in a thread."""
-        peer = Peer(told.server, told.address, told.port)
-        found: dict[str, Any] = {"link": told.link, "number": told.number}
+        peer = Peer(request.server, request.address, request.port)
+        found: dict[str, Any] = {"link": request.link, "number": request.number}
         try:
-            self._wait_for(peer, told)
+            self._wait_for(peer, request)
             figures = measure(
-                lambda: peer_wire.call(peer, told.name, told.number, told.secret, self._check),
-                self._paces(told),
+                lambda: peer_wire.call(peer, request.name, request.number, request.secret, self._check),
+                self._paces(request),
             )
         except (OSError, ValueError, RuntimeError) as error:
-            logger.warning("the link to server %s was not measured: %s", told.server, error)
+            logger.warning("the link to server %s was not measured: %s", request.server, error)
             found["problem"] = (str(error) or type(error).__name__)[:_PROBLEM_CHARACTERS]
         else:
             found |= {
@@ -117,12 +123,12 @@ class LinkProbes:
                 found["problem"] = f"void: the machine was slower than its emulated links for {late}"
         self._loop.post(lambda: self._keep(found))
 
-    def _wait_for(self, peer: Peer, told: LinkProbe) -> None:
+    def _wait_for(self, peer: Peer, request: LinkProbe) -> None:
         """Wait until the other agent listens. Raises OSError."""
         ends_at = time.monotonic() + CALLING_SECONDS
         while True:
             try:
-                peer_wire.call(peer, told.name, told.number, told.secret, self._check).close()
+                peer_wire.call(peer, request.name, request.number, request.secret, self._check).close()
                 return
             except OSError:
                 if time.monotonic() > ends_at:
@@ -135,21 +141,21 @@ class LinkProbes:
 
     # Answering
 
-    def _listen(self, told: LinkProbe) -> None:
+    def _listen(self, request: LinkProbe) -> None:
         def greet(connection: socket.socket) -> tuple[Channel, str, int]:
-            return peer_wire.answer(connection, told.here, secret_of, self._check)
+            return peer_wire.answer(connection, request.here, secret_of, self._check)
 
         def secret_of(name: str, number: int) -> str | None:
-            return told.secret if (name, number) == (told.name, told.number) else None
+            return request.secret if (name, number) == (request.name, request.number) else None
 
         def serve(channel: Channel, _name: str, _number: int) -> None:
-            if answer(channel, self._paces(told)):
-                self._loop.post(lambda: self._done(told.key))
+            if answer(channel, self._paces(request)):
+                self._loop.post(lambda: self._done(request.key))
 
         try:
-            self._callers = Callers(self._address, told.port, greet, serve)
+            self._callers = Callers(self._address, request.port, greet, serve)
         except OSError as error:
-            logger.warning("nobody can measure the link to this server on port %d: %s", told.port, error)
+            logger.warning("cannot listen on port %d for a link measurement: %s", request.port, error)
 
     def _done(self, key: tuple[int, int]) -> None:
         if self._begun == key:
