@@ -1,4 +1,4 @@
-"""Admission control: Algorithm 1 of ElasticFlow (section 4.1; spec 2.5 and 2.5.1).
+"""Admission control: Algorithm 1 of ElasticFlow (section 4.1).
 
 Admission promises a newcomer its deadline when one set of plans keeps all promises, the new one included.
 Stored plans carry the guarantee. Filling all jobs from scratch is a heuristic: it may fail while the stored
@@ -39,21 +39,24 @@ from scheduling.core.question.columns import BEST_EFFORT, SOFT
 from scheduling.core.question.decision import ReasonCode, Verdict
 from scheduling.core.question.snapshot import AdmissionRule
 
-SEVERAL = 8
+MIN_NEWCOMERS_FOR_EARLY_TEST = 8
 """With at least this many newcomers in one decision, the early test of GPU time saves more than it costs."""
 
 
 class Admission(PromisedPlans):
     """The promises of one decision, and the plans that keep them.
 
-    ``at_risk``: rows whose promise no plan keeps. ``used_stored``: True when stored plans replaced
-    a refill that failed. ``search``: how far admission looks before it refuses a newcomer; None runs the
-    published algorithm alone. With a search, newcomers leave jobs at risk the GPUs to end soon (decision
-    0011). ``as_planned``: present plans that keep their promises stay unchanged. ``work``: counts the work
-    of the decision and limits it; newcomers beyond the limit wait for the next decision (decision 0012).
+    The constructor computes plans for the present promises, and may replace the stored ones.
+
+    ``at_risk``: rows whose promise no plan keeps. ``used_stored``: set by the `Planner` when reallocation
+    falls back to stored plans; always False when only newcomers are decided. ``search``: how far admission
+    looks before it refuses a newcomer; None runs the published algorithm alone. With a search, newcomers
+    leave jobs at risk the GPUs to end soon (decision 0011). ``as_planned``: present plans that
+    keep their promises stay unchanged. ``work``: counts the work of the decision and limits it; newcomers
+    beyond the limit wait for the next decision (decision 0012).
     """
 
-    needs_of = GpuTimeNeeded
+    gpu_time_test = GpuTimeNeeded
 
     def __init__(
         self,
@@ -70,8 +73,8 @@ class Admission(PromisedPlans):
         self.search = search
         self.at_risk: list[int] = []
         self.used_stored = False
-        # A strong reference back would keep all arrays of a decision until the next search for circles, so
-        # that each decision would begin on memory that is in no cache.
+        # Use a proxy: a reference cycle would keep the arrays until the garbage collector runs, and each
+        # decision would start on cold memory.
         itself: Promises = proxy(self)
         self.jobs_at_risk = JobsAtRisk(itself)
         self.bid_prices = BidPrices(itself)
@@ -103,7 +106,7 @@ class Admission(PromisedPlans):
     def _late_under_stored_plans(self) -> list[int] | None:
         """Rows that end late under the stored plans, after late plans were filled again where possible.
 
-        None when the stored plans take more GPUs than there are.
+        None if the plans of the jobs that are on time overbook the GPUs.
         """
         problem = self.problem
         overdue, too_many = stored_plans_keep(
@@ -124,7 +127,7 @@ class Admission(PromisedPlans):
         return late
 
     def _retest(self, rows: list[int]) -> None:
-        """Renew the promise of each job at risk whose deadline can be met again (spec 2.12)."""
+        """Renew the promise of each job at risk whose deadline can be met again."""
         for row in self.in_deadline_order(rows):
             before = copy_plans(self.plans)
             if self.fill_one(row, float(self.problem.due[row]), self.timeline(self.rows), guarded=True):
@@ -143,11 +146,12 @@ class Admission(PromisedPlans):
     def decide_newcomers(self) -> list[Verdict]:
         """Decide the newcomers; return the verdicts in submission order.
 
-        Afterwards the plans keep every promise made. Newcomers are decided one by one, except under the batch
-        rule when no job at risk is spared and no bid price is asked. One by one, the first newcomer always
-        gets a verdict; once the limit of work is spent, the others get none.
+        Afterwards the plans keep every promise made. Newcomers are decided one by one. The batch rule decides
+        them together, but only without protected jobs at risk and without prudent admission. One by one, the
+        first newcomer always gets a verdict. After the work limit the list ends; the rest wait for the next
+        decision.
         """
-        together = not (self.bid_prices.asked or self.jobs_at_risk.rows())
+        together = not (self.bid_prices.is_prudent or self.jobs_at_risk.rows())
         if self.problem.settings.admission is AdmissionRule.BATCH and together:
             return self._decide_batch(self.problem.newcomers)
         verdicts: list[Verdict] = []
@@ -163,7 +167,7 @@ class Admission(PromisedPlans):
     def decide(self, row: int) -> Verdict:
         """The verdict on one newcomer.
 
-        A promise changes the plans. So may a refusal, but only if forced moves broke the plans before it.
+        A promise changes the plans. A refusal changes them only if forced moves had already broken them.
         """
         self.work.add(NEWCOMER)
         verdict = impossible(self.problem, row, self._facts(row))
@@ -219,9 +223,10 @@ class Admission(PromisedPlans):
     def _fitting(self, row: int) -> tuple[Plans | None, int | None, CostlyRoom | None]:
         """Plans that keep all promises and the newcomer's, or None and why.
 
-        Algorithm 1 comes first, with the stored plans and then filled afresh. Whatever else a search or a
-        price decides only adds to the newcomers that it promises. Returns (plans; the first row in deadline
-        order that would be late, None if unknown; what making room would cost if it costs too much).
+        Without jobs at risk: try the stored plans, then a refill in deadline order (Algorithm 1), then an
+        accepted offer, then the wider search. With jobs at risk: try the stored plans under both variants,
+        then an accepted offer; never delay those jobs. Returns (plans; the first row in deadline order that
+        would be late, None if unknown; what making room would cost if it costs too much).
         """
         problem = self.problem
         if self._gpu_time_is_missing(row):
@@ -268,25 +273,27 @@ class Admission(PromisedPlans):
     def _gpu_time_is_missing(self, row: int) -> bool:
         """Whether GPU time alone proves that no plans keep all promises and the newcomer's.
 
-        The test runs only for `SEVERAL` newcomers or more: it costs more than one early refusal saves.
+        The test runs only for `MIN_NEWCOMERS_FOR_EARLY_TEST` newcomers or more: it costs more than one early
+        refusal saves.
         """
         # A newcomer that accepts an offer has a plan already.
-        if len(self.problem.newcomers) < SEVERAL or self.problem.stored.length[row]:
+        if len(self.problem.newcomers) < MIN_NEWCOMERS_FOR_EARLY_TEST or self.problem.accepts_offer(row):
             return False
         if self._needed is None:
-            self._needed = self.needs_of(self.problem)
+            self._needed = self.gpu_time_test(self.problem)
         return self._needed.is_missing(self.own_rows(), row)
 
     def _first_failing(self, row: int) -> int | None:
-        """The first row that would be late if the newcomer were promised, for the text of the refusal."""
+        """Return the row to name in the refusal: the first that would be late. None with jobs at risk."""
         if self.jobs_at_risk.rows():
             return None
         order = self.deadline_order(suffix=self.problem.suffix)
         return order.with_newcomer(self.own_rows(), row).failing
 
     def _fitting_beside(self, row: int, variants: tuple[bool, ...]) -> Plans | None:
-        """Plans with the newcomer's beside all others, pauses charged; tried are these variants of
-        filling."""
+        """Fill the newcomer beside all present plans, trying each variant in ``variants``; None if none fits
+        with pauses.
+        """
         due = float(self.problem.due[row] - self.problem.slack_seconds[row])
         for suffix in variants:
             beside = self.filled_beside(row, due, suffix=suffix)
@@ -313,7 +320,7 @@ class Admission(PromisedPlans):
         None if the newcomer holds no offer, or if the offered plan no longer keeps all promises.
         """
         problem = self.problem
-        if problem.stored.length[row] == 0:
+        if not problem.accepts_offer(row):
             return None
         plans = copy_plans(self.plans)
         charge_plans(problem.jobs, plans, np.array([row]), NO_CHARGES)
@@ -324,7 +331,7 @@ class Admission(PromisedPlans):
         return self.budget.affordable(plans, [*self.rows, row])
 
     def _facts(self, row: int) -> reasons.VerdictFacts:
-        return reasons.job_facts(self.problem, row, spared=bool(self.jobs_at_risk.rows()))
+        return reasons.job_facts(self.problem, row, protects=bool(self.jobs_at_risk.rows()))
 
     def _refusal(self, row: int, first_failing: int | None) -> Verdict:
         """The refusal, with the GPUs that were free in the tightest piece before the deadline."""

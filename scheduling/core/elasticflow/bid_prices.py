@@ -35,15 +35,16 @@ It is two size steps of the learnt demand, which says nothing finer than one."""
 class BidPrices:
     """The bid prices of one decision, and the demand that they are computed from.
 
-    ``asked``: True if newcomers are refused to keep room for others (prudent admission). ``demand`` records
-    every newcomer that is decided. It stays empty when neither prudent admission nor a search needs a price.
+    ``is_prudent``: True if newcomers are refused to keep room for others (prudent admission). ``demand``
+    records every newcomer that is decided. It stays empty when neither prudent admission nor a search needs
+    a price.
     """
 
     def __init__(self, admission: Promises) -> None:
         self.admission = admission
         self.problem = admission.problem
-        self.asked = self.problem.settings.newcomers is Newcomers.PRUDENT
-        self._learning = self.asked or admission.search is not None
+        self.is_prudent = self.problem.settings.newcomers is Newcomers.PRUDENT
+        self._learning = self.is_prudent or admission.search is not None
         self._others: ExpectedDemand | None = None
 
     @cached_property
@@ -64,11 +65,11 @@ class BidPrices:
         capacity. A newcomer that accepts an offer is neither recorded nor priced.
         """
         self._others = None
-        if not self._learning or self.problem.stored.length[row] > 0:
+        if not self._learning or self.problem.accepts_offer(row):
             return None
         self._others = self.demand
         needed, due = self._asked_by(row)
-        kept = self.kept(row, needed, due) if self.asked else None
+        kept = self.kept(row, needed, due) if self.is_prudent else None
         self.demand = self.demand.noted(self.problem.now, int(self.problem.columns.project[row]), needed, due)
         return kept
 

@@ -15,13 +15,13 @@ from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, s
 
 
 class EarliestFinishes(NamedTuple):
-    """When the spared jobs would end beside a given set of promised plans; serves to compare such sets."""
+    """When the protected jobs would end beside a given set of promised plans; serves to compare such sets."""
 
     #: Number of jobs that find no GPUs at all.
     without_room: int
     #: Sum of the finish times of the other jobs, in seconds from now.
     ends: float
-    #: Free capacity beside the promises and the spared jobs.
+    #: Free capacity beside the promises and the protected jobs.
     left: Timeline
 
     def later_than(self, other: EarliestFinishes) -> bool:
@@ -32,14 +32,14 @@ class EarliestFinishes(NamedTuple):
 
 
 class JobsAtRisk:
-    """Keeps newcomers from delaying jobs at risk (decision 0011). The published algorithm spares no job."""
+    """Keeps newcomers from delaying jobs at risk (decision 0011). The published algorithm does not."""
 
     def __init__(self, admission: Promises) -> None:
         self._admission = admission
         self._beside_present_plans: tuple[Plans, EarliestFinishes] | None = None
 
     def rows(self) -> list[int]:
-        """The spared jobs, in deadline order: jobs at risk that have a level."""
+        """The jobs protected from delay, in deadline order: jobs at risk that have a level."""
         admission = self._admission
         if admission.search is None or not admission.at_risk:
             return []
@@ -47,13 +47,13 @@ class JobsAtRisk:
         return admission.in_deadline_order([row for row in admission.at_risk if able[row]])
 
     def room_for_newcomers(self) -> Timeline:
-        """Free capacity beside the promises and the spared jobs."""
+        """Free capacity beside the promises and the protected jobs."""
         if self.rows():
             return self._at_present().left
         return self._admission.free_beside_promises()
 
     def make_room(self) -> bool:
-        """Cut the promises to their minimum satisfactory shares, unless spared jobs would end later.
+        """Cut the promises to their minimum satisfactory shares, unless protected jobs would end later.
 
         Returns whether plans changed.
         """
@@ -68,7 +68,7 @@ class JobsAtRisk:
         return True
 
     def delayed_by(self, plans: Plans, newcomer: int) -> bool:
-        """Whether the spared jobs would end later beside ``plans``, which promise the newcomer's deadline."""
+        """Whether the protected jobs would end later beside ``plans`` with the newcomer's promise."""
         if not self.rows():
             return False
         return self._beside(plans, [*self._admission.rows, newcomer]).later_than(self._at_present())
@@ -80,7 +80,7 @@ class JobsAtRisk:
         return self._beside_present_plans[1]
 
     def _beside(self, plans: Plans, promised: list[int]) -> EarliestFinishes:
-        """When the spared jobs would end beside the ``plans`` of the rows ``promised``."""
+        """When the protected jobs would end beside the ``plans`` of the rows ``promised``."""
         rows = self.rows()
         early, timeline = plan_earliest_finish(
             self._admission.problem, copy_plans(plans), rows, self._admission.timeline(promised, plans)

@@ -1,4 +1,4 @@
-"""Offers: a later deadline for a job whose own deadline cannot be promised (contracts 3).
+"""Offers: a later deadline for a job whose own deadline cannot be promised.
 
 The verdict is not monotone in the deadline. So the search finds some deadline that admission accepts, not
 always the earliest one.
@@ -138,7 +138,7 @@ class _OfferSearch:
         """Whether bid prices would refuse a newcomer with that deadline."""
         prices, due = self.admission.bid_prices, self._due(deadline)
         return (
-            prices.asked
+            prices.is_prudent
             and prices.kept(self.row, gpu_time_needed(self.problem, self.row, due - self.start), due)
             is not None
         )

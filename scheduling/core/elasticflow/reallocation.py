@@ -1,9 +1,9 @@
 """Reallocation: divide the cluster's GPUs in the next slot among all jobs.
 
-The steps, in the order of spec 2.11: minimum satisfactory shares of the promises, work without a promise,
+The steps, in order: minimum satisfactory shares of the promises, work without a promise,
 grants of leftover GPUs (ElasticFlow section 4.2, Algorithm 2), placement, pause budget. If the pauses of a
 division break a promise, the next attempt grants fewer GPUs. The last attempt takes the stored plans without
-any grant and places promises first (spec 2.5.1).
+any grant and places promises first.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Planner:
         return EVERY_GRANT if grants is Grants.ALL else 0
 
     def _filled_afresh(self) -> Plans | None:
-        """The promises filled from scratch; None if that fails, or if jobs at risk are spared.
+        """The promises filled from scratch; None if that fails, or if jobs at risk are protected.
 
         A refill could take the GPUs that newcomers left to jobs at risk.
         """

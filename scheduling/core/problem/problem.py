@@ -184,10 +184,14 @@ class Problem:
 
     @cached_property
     def promised(self) -> list[int]:
-        """Rows that hold a promise, held offers included."""
+        """Rows with a promise that is not at risk, and held offers."""
         columns = self.columns
         held: list[int] = rows_where(columns.promised & ~columns.newcomer & ~columns.at_risk).tolist()
         return held + list(range(self.count, self.jobs.work.size))
+
+    def accepts_offer(self, row: int) -> bool:
+        """Whether the newcomer accepts an offer: only then it has a stored plan."""
+        return bool(self.stored.length[row] > 0)
 
     @cached_property
     def has_pauses(self) -> bool:

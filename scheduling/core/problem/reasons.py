@@ -58,8 +58,8 @@ class CostlyRoom:
     typical: float
 
 
-def job_facts(problem: Problem, row: int, *, spared: bool = False) -> VerdictFacts:
-    """The facts of one row. ``spared``: whether GPUs are kept for jobs at risk."""
+def job_facts(problem: Problem, row: int, *, protects: bool = False) -> VerdictFacts:
+    """The facts of one row. ``protects``: whether GPUs are kept for jobs at risk."""
     columns = problem.columns
     level = int(problem.jobs.levels[row, 0])
     return VerdictFacts(
@@ -67,13 +67,13 @@ def job_facts(problem: Problem, row: int, *, spared: bool = False) -> VerdictFac
         deadline_at=float(columns.deadline_at[row]),
         finishing_seconds=float(columns.finishing[row]),
         smallest_level=0 if level == NO_LEVEL else level,
-        holders=_holders(offers=bool(problem.offers), spared=spared),
+        holders=_holders(offers=bool(problem.offers), protects=protects),
         short_of_memory_bytes=problem.short_of_memory_bytes.get(columns.ids[row], 0.0),
     )
 
 
-def _holders(*, offers: bool, spared: bool) -> str:
-    holders = ["promises", *(["held offers"] if offers else []), *(["jobs at risk"] if spared else [])]
+def _holders(*, offers: bool, protects: bool) -> str:
+    holders = ["promises", *(["held offers"] if offers else []), *(["jobs at risk"] if protects else [])]
     return " and ".join(filter(None, (", ".join(holders[:-1]), holders[-1]))) + " leave"
 
 

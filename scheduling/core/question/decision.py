@@ -110,7 +110,7 @@ class Decision:
     #: The first time after ``next_slot_at`` at which a plan takes more GPUs or ends, or infinity. A plan that
     #: only drops GPUs needs no new decision: a job that keeps unclaimed GPUs makes no other job late.
     next_wake_at: float = float("inf")
-    #: Whether stored plans were used because jobs could not be filled afresh.
+    #: Whether reallocation fell back to stored plans; always False when only newcomers are decided.
     used_stored_plans: bool = False
     #: Sentences about the decision, for logs.
     notes: tuple[str, ...] = field(default=())

@@ -238,7 +238,7 @@ def test_full_admission_refuses_jobs_that_lack_gpu_time(seed: int, pauses: bool,
             return False
 
     snapshot = cluster(2, reserve_servers=reserve, reserve_slack_seconds=6.0 * reserve)
-    with patch.object(Admission, "needs_of", Never):
+    with patch.object(Admission, "gpu_time_test", Never):
         jobs = random_newcomers(seed, 36, pauses=pauses)
         verdicts = policy_named("punctual").admit(replace(snapshot, jobs=jobs)).verdicts
     promised = {verdict.job_id for verdict in verdicts if verdict.promised}
@@ -260,7 +260,7 @@ def test_gpu_time_that_is_missing_is_seen() -> None:
             seen.append(super().is_missing(rows, row))  # type: ignore[arg-type]
             return seen[-1]
 
-    with patch.object(Admission, "needs_of", Noting):
+    with patch.object(Admission, "gpu_time_test", Noting):
         verdicts = policy_named("punctual").admit(snapshot).verdicts
     assert [verdict.promised for verdict in verdicts] == [True, True] + 8 * [False]
     assert seen == [False, False] + 8 * [True]
@@ -277,7 +277,7 @@ def test_gpu_time_needed_is_built_only_for_several_newcomers() -> None:
             super().__init__(problem)
 
     jobs = random_newcomers(5, 12, pauses=True)
-    with patch.object(Admission, "needs_of", Counted):
+    with patch.object(Admission, "gpu_time_test", Counted):
         few_at_a_time, _ = decided(cluster(2), jobs, [1, 2, 3] * 2, "punctual")
         assert Counted.made == 0
         together, _ = decided(cluster(2), jobs, [], "punctual")
