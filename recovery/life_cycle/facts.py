@@ -1,4 +1,4 @@
-"""The facts of a recovery at one moment, and its phases (Gemini, specification 2.10)."""
+"""The facts of a recovery at one moment, and its phases (Gemini's recovery flow)."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class RecoveryFacts:
     stopped itself. ``resourced``: lost ranks that have another server. ``sources_chosen``: whether the
     version and each rank's source are chosen. ``started``: ranks whose worker only has to load its state.
     ``loaded``: the version of each rank that has loaded. ``training``: whether an iteration was completed.
-    ``attempts``: how often ranks did not load their state in time. ``placed_anew``: whether all ranks are
-    given servers again, including survivors, as the live planner does. ``readers``: how many ranks load the
-    state; None for all of ``ranks``. ``given_up``: whether the ranks that were to resume were stopped before
-    they trained.
+    ``attempts``: starts since the failure that ended failed, given up or lost. ``placed_anew``: whether all
+    ranks are given servers again, including survivors, as the live planner does. ``readers``: how many ranks
+    load the state; None for all of ``ranks``. ``given_up``: whether the ranks that were to resume were
+    stopped before they trained.
     """
 
     phase: RecoveryPhase

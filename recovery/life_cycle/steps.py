@@ -46,7 +46,8 @@ class ChooseSources:
 class BeginAnew:
     """Restart the recovery under the next generation, with these failed ranks.
 
-    ``durable``: all ranks load the durable state, because the state in memory could not be used.
+    ``durable``: all ranks load the durable state, because the state in memory could not be used. The live
+    service ignores it: `memory_points` rejects a memory state after its first failed start.
     """
 
     failed: frozenset[int]
@@ -121,7 +122,7 @@ def _loading(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[R
     if len(loaded) == facts.loading_ranks:
         return [MoveTo(RecoveryPhase.VERIFIED)]
     if now - facts.phase_since > bounds.load_seconds:
-        # After a second timeout the recovery stops relying on peers.
+        # After a second failed start the recovery stops relying on peers.
         again = facts.attempts > 0
         return [BeginAnew(facts.failed, "a rank did not load its state in time", durable=again)]
     return []

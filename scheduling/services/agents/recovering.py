@@ -1,8 +1,9 @@
 """Carries out recoveries: reads facts from rows and executes the instructions of `recovery.life_cycle`.
 Callers hold the cluster's row.
 
-Generations fence and restart. A recovery follows them from the first phase to the last and intervenes if none
-of them continues. Every step is level-triggered: repeating it, or restarting in between, changes nothing.
+Generations do the fencing and restarting. This module records the phases, starts training in a prepared
+successor, and gives up one that is stuck. Every step is level-triggered: repeating it, or restarting in
+between, changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from projects.prepared import PreparedRows
-from recovery.life_cycle import steps as due
+from recovery.life_cycle import steps as instructions
 from recovery.life_cycle.facts import PHASES, RecoveryPhase
 from recovery.life_cycle.steps import RecoveryInstruction, next_steps
 from scheduling.choices import GenerationState, Goal, RecoveryKind, RecoveryOutcome
@@ -35,7 +36,7 @@ from scheduling.services.generations.recovery_facts import (
 
 log = structlog.get_logger(__name__)
 
-#: Every phase may follow at once, and once more after a recovery has begun anew.
+#: One call passes all phases at most twice: once, and once after a restart.
 MOST_STEPS = 2 * len(PHASES)
 
 
@@ -67,7 +68,7 @@ def advance_recoveries(cluster: Cluster, jobs: Collection[str] | None = None) ->
         except OperationalError:
             raise  # another transaction holds the rows: the caller tries again
         except Exception:
-            log.exception("a recovery could not be looked at", job=recovery.job_id)
+            log.exception("recovery step failed", job=recovery.job_id)
 
 
 def advance_recovery(recovery: Recovery, cluster: Cluster) -> None:
@@ -76,7 +77,7 @@ def advance_recovery(recovery: Recovery, cluster: Cluster) -> None:
     for _ in range(MOST_STEPS):
         now = timezone.now()
         rows = recovery_rows(recovery)
-        if why := _over(rows):
+        if why := _reason_to_break_off(rows):
             break_off(recovery, why, now)
             return
         _note_successor(rows)
@@ -99,7 +100,7 @@ def _note_successor(rows: RecoveryRows) -> None:
         recovery.save(update_fields=fields)
 
 
-def _over(rows: RecoveryRows) -> str:
+def _reason_to_break_off(rows: RecoveryRows) -> str:
     """Return why the job need not train again; empty while the recovery waits for it."""
     job, failed = rows.job, rows.failed
     if rows.successor is not None and rows.successor.live_at is not None:
@@ -114,7 +115,7 @@ def _over(rows: RecoveryRows) -> str:
     return ""
 
 
-def _move_to(rows: RecoveryRows, asked: due.MoveTo, cluster: Cluster, now: datetime) -> bool:
+def _move_to(rows: RecoveryRows, asked: instructions.MoveTo, cluster: Cluster, now: datetime) -> bool:
     recovery, successor = rows.recovery, rows.successor
     if asked.phase is RecoveryPhase.RUNNING:
         _note_missed(rows)
@@ -130,16 +131,18 @@ def _move_to(rows: RecoveryRows, asked: due.MoveTo, cluster: Cluster, now: datet
 
 
 def _note_missed(rows: RecoveryRows) -> None:
-    """Store the times of phases that were passed unseen because later ones were reported first."""
+    """Store times of skipped phases, unless confirmed after training restarted."""
     live_at = began_at(rows, RecoveryPhase.RUNNING)
     for phase in PHASES[1:-1]:
         began = began_at(rows, phase)
-        # A phase confirmed after training had restarted did not delay it.
         if rows.recovery.time_of(phase) is None and began is not None and live_at is not None:
             setattr(rows.recovery, f"{phase.value}_at", began if began <= live_at else None)
 
 
-def _choose_sources(rows: RecoveryRows, asked: due.ChooseSources, cluster: Cluster, now: datetime) -> bool:
+def _begin_training(
+    rows: RecoveryRows, asked: instructions.ChooseSources, cluster: Cluster, now: datetime
+) -> bool:
+    """Start training in the prepared successor; its start order names the sources."""
     successor = rows.successor
     if successor is None or successor.goal != Goal.PREPARE or live_generation(rows.job) is not None:
         return False
@@ -147,9 +150,10 @@ def _choose_sources(rows: RecoveryRows, asked: due.ChooseSources, cluster: Clust
     return True
 
 
-def _begin_anew(rows: RecoveryRows, asked: due.BeginAnew, cluster: Cluster, now: datetime) -> bool:
-    """Give up the successor unless it is retired; the next plan makes another one. It does not load from a
-    memory from which a start has failed (`selectors/recovery/memory_points.py`).
+def _begin_anew(rows: RecoveryRows, asked: instructions.BeginAnew, cluster: Cluster, now: datetime) -> bool:
+    """Give up the successor unless it is retired; the next plan makes another one.
+
+    The next start avoids memory states whose start failed (`selectors/recovery/memory_points.py`).
     """
     recovery = rows.recovery
     if recovery.recovering_generation is None:
@@ -172,11 +176,11 @@ def _nothing(rows: RecoveryRows, asked: RecoveryInstruction, cluster: Cluster, n
 
 
 _HOW: dict[type[Any], Callable[[RecoveryRows, Any, Cluster, datetime], bool]] = {
-    due.MoveTo: _move_to,
-    due.StopWorkers: _nothing,
-    due.AskForServers: _nothing,
-    due.ChooseSources: _choose_sources,
-    due.BeginAnew: _begin_anew,
-    due.TrainOn: _nothing,
+    instructions.MoveTo: _move_to,
+    instructions.StopWorkers: _nothing,
+    instructions.AskForServers: _nothing,
+    instructions.ChooseSources: _begin_training,
+    instructions.BeginAnew: _begin_anew,
+    instructions.TrainOn: _nothing,
 }
 """How each instruction is carried out. Each function returns whether further steps may be due now."""
