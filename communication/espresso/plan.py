@@ -130,7 +130,7 @@ class EspressoOrders:
     tensors: tuple[TensorOption, ...]
 
 
-def orders_from_message(message: Mapping[str, Any]) -> EspressoOrders:
+def parse_espresso_plan(message: Mapping[str, Any]) -> EspressoOrders:
     """Parse a plan's message.
 
     Raises ValueError for another planner's message, a digest that does not match, missing or malformed

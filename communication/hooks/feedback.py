@@ -1,4 +1,4 @@
-"""Error feedback: what a codec has not sent is added to its next input (specification 1.2)."""
+"""Error feedback: what a codec has not sent is added to its next input."""
 
 from __future__ import annotations
 

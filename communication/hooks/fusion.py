@@ -1,4 +1,7 @@
-"""Gradients fused in groups, which are exchanged during the backward pass (Cupcake 2.5)."""
+"""Average gradients in fused groups during the backward pass.
+
+Used by fusion, Espresso and combined plans.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from communication.espresso.operations import Operation, operations
 from communication.espresso.options import Option
 from communication.hooks.device_time import courses_of
 from communication.hooks.encoders import encoders
+from communication.hooks.exchange_order import InOrder
 from communication.hooks.executor import Carrying
 from communication.hooks.feedback import ErrorFeedback, seed_of
 from communication.hooks.groups import PlacementGroups
 from communication.hooks.measures import CommunicationMeasures, StageNotes
-from communication.hooks.order import InOrder
 from communication.hooks.residuals import Kept, Segment, from_state, to_state
 
 #: Key of a state's origin: rank, ranks, the plan's digest in words, and the iteration.
@@ -31,8 +34,9 @@ _CARRIED = 1 << 20
 class FusedGradients:
     """Averages gradients over all ranks.
 
-    All gradients lie in one flat FP32 buffer, in order of readiness; a group is a slice of it. A group is
-    sent once all its gradients are ready and the groups before it are sent: in the same order on all ranks.
+    Gradients are copied into one flat FP32 buffer, in order of readiness; a group is a slice of it. Groups
+    are sent in the same order on all ranks: each when its gradients are ready and all earlier groups are
+    sent.
     Gradients are divided by the number of ranks before they are encoded, so that residuals keep their weight
     wherever they are sent later.
     """
@@ -52,21 +56,24 @@ class FusedGradients:
         """Attach to the gradients of parameters, in their order of readiness.
 
         Args:
-            boundaries: for each group one more than its last parameter. options: of each group.
-            plan_digest: rows kept under the same digest are resumed unchanged.
+            boundaries: exclusive end index of each group. options: of each group.
+            groups: process groups within and between servers.
+            plan_digest: 64 hex digits; residuals saved under the same digest are restored unchanged.
             seed: of all random choices, equal on all ranks.
-            active: whether gradients that become ready are to be synchronised.
+            active: returns False while hooks must ignore gradients.
 
         Raises:
             ValueError: parameters on several devices or none, or wider than FP32.
         """
         devices = {each.device for each in parameters.values()}
         if len(devices) != 1:
-            raise ValueError(f"gradients are on {len(devices)} devices; they must be on one")
+            raise ValueError(f"parameters are on {len(devices)} devices; all must be on one")
         (device,) = devices
         for name, each in parameters.items():
             if not each.dtype.is_floating_point or each.dtype.itemsize > 4:
-                raise ValueError(f"{name} is of type {each.dtype}; gradients must be FP32")
+                raise ValueError(
+                    f"{name} has dtype {each.dtype}; it must be a floating-point type of at most 4 bytes"
+                )
         self._parameters = list(parameters.items())
         self._options = options
         self._feedback = feedback
@@ -91,7 +98,8 @@ class FusedGradients:
         steps = {each: _steps(each, groups) for each in set(options)}
         self._at_once = max(map(len, steps.values())) <= 1
         later = {(one.step.level, one.second_step) for each in steps.values() for one in each[1:]}
-        # Later steps are the same on all ranks, including those that do not take part in them.
+        # A first step may start early only if no option uses its process group in a later step. All options
+        # count, so that ranks agree.
         self._begins_at_once = [
             bool(steps[each])
             and (steps[each][0].step.level, steps[each][0].second_step) not in later
@@ -160,7 +168,8 @@ class FusedGradients:
     # -- after the backward pass
 
     def after_backward(self, *, late: bool = False) -> None:
-        """Wait for all groups; afterwards gradients are the mean over all ranks.
+        """Wait for all groups; afterwards gradients are the mean over all ranks, or its lossy
+        approximation.
 
         A gradient that was not computed here counts as zeros.
 
@@ -213,11 +222,14 @@ class FusedGradients:
         return {**to_state(kept), _ORIGIN: torch.tensor([*self._origin(), self._iteration])}
 
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Resume from what ranks have kept, of which each rank receives some. All ranks call this together.
+        """Load error feedback. All ranks call this together.
 
-        If every rank receives its own state under the same plan, it is restored unchanged. Otherwise, what
-        belongs to no encoder of this rank alone is added to the next gradients, so that the total is
-        preserved.
+        If every rank receives its own state under the same plan, it is restored unchanged. Otherwise,
+        residuals that fit no unreplicated encoder of this rank are added to its next gradients. Their sum is
+        preserved; momentum that fits no encoder is dropped.
+
+        Args:
+            states: the part assigned to this rank.
 
         Raises ValueError for a state that `state` did not make.
         """

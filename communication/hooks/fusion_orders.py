@@ -1,4 +1,4 @@
-"""Parsing of a fusion plan's message (Cupcake 2.5)."""
+"""Parsing of a fusion plan's message (Cupcake)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class FusionOrders:
 
     @property
     def option(self) -> Option:
-        """The option of each group in Espresso's terms (specification 1).
+        """The option of each group in Espresso's terms.
 
-        On one server all ranks gather all payloads. On several, parts are summed within servers, encoded and
-        gathered between them, and gathered within servers. Without a codec they are all-reduced.
+        One server: all-gather payloads. Several: reduce-scatter within servers, all-gather payloads between
+        them, all-gather within. Without a codec an all-reduce replaces encode, gather, decode.
         """
         level = Level.INTER if self.placement.spread else Level.FLAT
         between: Option = (Step(Task.COMM, Routine.ALL_REDUCE, level),)
@@ -52,7 +52,7 @@ class FusionOrders:
         return (first, *between, Step(Task.COMM2, Routine.ALL_GATHER, Level.INTRA))
 
 
-def orders_from_message(
+def parse_fusion_plan(
     message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]
 ) -> FusionOrders:
     """Parse a plan's message.
@@ -99,7 +99,7 @@ def codec_name(message: Mapping[str, Any]) -> str:
     """Return a plan's codec. Raises ValueError if it is missing or malformed."""
     codec = message.get("codec")
     if not isinstance(codec, str) or not 0 < len(codec) <= _LONGEST_NAME:
-        raise ValueError("the plan has no codec; it must name one")
+        raise ValueError(f"codec must be a name of 1 to {_LONGEST_NAME} characters")
     return codec
 
 

@@ -1,4 +1,4 @@
-"""Deep Gradient Compression: the values of largest magnitude (Lin and others, 2018; specification 1.2).
+"""Deep Gradient Compression: the values of largest magnitude (Lin and others, 2018).
 
 `communication/hooks/feedback.py` keeps its momentum, together with what was not sent.
 """

@@ -43,7 +43,7 @@ class SparseGradients:
 
     On several servers with several GPUs each gradient is first summed densely within its server: each GPU
     gets a share of the units. Then the shares are exchanged between servers, and gathered within them
-    (step 1 to 9 of Zen 2.8).
+    (Zen's full exchange).
     """
 
     def __init__(

@@ -10,7 +10,7 @@ import pytest
 
 from communication.espresso.decision_tree import gpu_options
 from communication.espresso.options import compressions, option_code
-from communication.espresso.plan import EspressoPlan, orders_from_message
+from communication.espresso.plan import EspressoPlan, parse_espresso_plan
 from communication.espresso.planner import plan_compression
 from communication.library.codecs import cpu_codec, gpu_codec
 from communication.plan import content_digest
@@ -82,7 +82,7 @@ def test_buffers_are_a_few_times_the_model() -> None:
 
 def test_ranks_read_the_plans_message() -> None:
     made = plan()
-    orders = orders_from_message(made.to_message())
+    orders = parse_espresso_plan(made.to_message())
     assert (orders.placement, orders.codec, orders.bytes_per_element) == (SHAPE, "random-k", 4)
     assert orders.tensors == made.tensors
     assert made.to_message()["digest"] == made.digest == plan().digest
@@ -129,14 +129,14 @@ def message(**changes: Any) -> dict[str, Any]:
 )
 def test_malformed_plan_messages_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        orders_from_message(message(**changes))
+        parse_espresso_plan(message(**changes))
 
 
 def test_a_changed_message_is_refused() -> None:
     told = TOLD
-    with pytest.raises(ValueError, match="digest of the plan does not match"):
-        orders_from_message({**told, "codec": "dgc"})
+    with pytest.raises(ValueError, match="digest of the plan is not that of its content"):
+        parse_espresso_plan({**told, "codec": "dgc"})
     with pytest.raises(ValueError, match="not made of plain values"):
-        orders_from_message({**told, "codec": object()})
-    with pytest.raises(ValueError, match="not a message of the planner"):
-        orders_from_message([])  # type: ignore[arg-type]
+        parse_espresso_plan({**told, "codec": object()})
+    with pytest.raises(ValueError, match="no message of the planner"):
+        parse_espresso_plan([])  # type: ignore[arg-type]

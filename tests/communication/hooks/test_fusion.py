@@ -20,7 +20,7 @@ from communication.hooks.codecs.names import codec_named
 from communication.hooks.codecs.random_k import RandomK
 from communication.hooks.feedback import ErrorFeedback
 from communication.hooks.fusion import FusedGradients
-from communication.hooks.fusion_orders import FusionOrders, orders_from_message
+from communication.hooks.fusion_orders import FusionOrders, parse_fusion_plan
 from communication.hooks.groups import PlacementGroups
 from communication.hooks.residuals import RESIDUAL, from_state
 from communication.plan import Prediction
@@ -62,8 +62,8 @@ def message(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "no
 
 def orders(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "none") -> FusionOrders:
     gradients = gradients_in_order(the_model())
-    sizes = [gradient.numel() for gradient in gradients.values()]
-    return orders_from_message(message(shape, boundaries, codec), list(gradients), sizes)
+    sizes = [each.numel() for each in gradients.values()]
+    return parse_fusion_plan(message(shape, boundaries, codec), list(gradients), sizes)
 
 
 def fused(
@@ -307,7 +307,7 @@ def test_missing_gradients_count_as_zeros() -> None:
 
 
 def test_groups_are_exchanged_as_planners_count_it() -> None:
-    """Specification 1: compression between servers alone where there are several."""
+    """Compression between servers alone where there are several."""
     packed, spread = PlacementShape(1, 4), PlacementShape(2, 4)
     assert option_code(orders(packed, (6,)).option) == "Comm/all-reduce/flat"
     assert option_code(orders(packed, (6,), "dgc").option) == (
@@ -334,11 +334,11 @@ def test_a_changed_message_is_refused(change: dict[str, Any], complaint: str) ->
     gradients = gradients_in_order(the_model())
     sizes = [gradient.numel() for gradient in gradients.values()]
     told = message(PlacementShape(1, 2), (2, 6))
-    assert orders_from_message(told, list(gradients), sizes).boundaries == (2, 6)
+    assert parse_fusion_plan(told, list(gradients), sizes).boundaries == (2, 6)
     with pytest.raises(ValueError, match=complaint):
-        orders_from_message({**told, **change}, list(gradients), sizes)
-    with pytest.raises(ValueError, match="names, sizes or order"):
-        orders_from_message(told, list(gradients), [1] * len(sizes))
+        parse_fusion_plan({**told, **change}, list(gradients), sizes)
+    with pytest.raises(ValueError, match="other names or sizes"):
+        parse_fusion_plan(told, list(gradients), [1] * len(sizes))
 
 
 @pytest.mark.parametrize("boundaries", [(3,), (2, 2, 6), (6, 3), (0, 6), (7,), ()])

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from communication.espresso.decision_tree import gpu_options
 from communication.espresso.options import Level, Routine, option_code
 from communication.hooks.codecs.identity import Identity
+from communication.hooks.exchange_order import InOrder
 from communication.hooks.feedback import ErrorFeedback
 from communication.hooks.fusion import FusedGradients
 from communication.hooks.groups import FIRST_FLAT, PlacementGroups, steps_of
-from communication.hooks.order import InOrder
 from communication.profiles.placement import PlacementShape
 from tests.communication.hooks.ranks import run_on_ranks
 

@@ -18,7 +18,7 @@ from communication.hooks.codecs.names import codec_named
 from communication.hooks.feedback import ErrorFeedback
 from communication.hooks.fusion import FusedGradients
 from communication.hooks.groups import PlacementGroups
-from communication.hooks.orders import GroupOrders, orders_of
+from communication.hooks.plan_messages import GroupOrders, orders_of
 from communication.hooks.residuals import RESIDUAL, from_state
 from communication.plan import Prediction, content_digest
 from communication.profiles.model import ModelProfile

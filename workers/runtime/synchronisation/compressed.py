@@ -17,7 +17,7 @@ from communication.hooks.feedback import ErrorFeedback
 from communication.hooks.fusion import FusedGradients
 from communication.hooks.groups import PlacementGroups, steps_of
 from communication.hooks.measures import CommunicationMeasures
-from communication.hooks.orders import orders_of
+from communication.hooks.plan_messages import orders_of
 from punctual.protocol.limits import PLAN_REFUSED
 from workers.runtime import own_groups
 from workers.runtime.failures import WorkerFailureError

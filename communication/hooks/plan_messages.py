@@ -10,7 +10,7 @@ from communication.espresso import plan as espresso
 from communication.espresso.decision_tree import belongs
 from communication.espresso.options import Option, compressions, option_from_code
 from communication.hooks import fusion_orders
-from communication.hooks.fusion_orders import check_digest, codec_name, orders_from_message, whole_number
+from communication.hooks.fusion_orders import check_digest, codec_name, parse_fusion_plan, whole_number
 from communication.profiles.placement import PlacementShape
 
 COMBINED = "combined"
@@ -54,13 +54,13 @@ def orders_of(message: Mapping[str, Any], names: Sequence[str], elements: Sequen
         return _of_espresso(message, names, elements)
     if planner == COMBINED:
         return _of_combined(message, names, elements)
-    fusion = orders_from_message(message, names, elements)
+    fusion = parse_fusion_plan(message, names, elements)
     options = (fusion.option,) * len(fusion.boundaries)
     return GroupOrders(fusion.digest, fusion.placement, fusion.codec, fusion.boundaries, options)
 
 
 def _of_espresso(message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]) -> GroupOrders:
-    told = espresso.orders_from_message(message)
+    told = espresso.parse_espresso_plan(message)
     if [(each.name, each.elements) for each in told.tensors] != list(zip(names, elements, strict=True)):
         raise ValueError("the plan is for other gradients: their names, sizes or order differ")
     _check_element(told.bytes_per_element)
