@@ -45,7 +45,7 @@ class Whitelist(models.TextChoices):
 
 
 class LendingState(models.TextChoices):
-    """A server's state between the two clusters (Lyra section 3.3; spec 1.7). Dedicated training servers stay
+    """A server's state between the two clusters (Lyra section 3.3). Dedicated training servers stay
     in `training`."""
 
     TRAINING = "training", "Training"

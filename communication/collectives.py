@@ -1,4 +1,4 @@
-"""Bytes that a participant receives in a collective operation among n participants (Espresso 2.2)."""
+"""Bytes that a participant receives in a collective operation among n participants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of scaling curves (contracts 1), which cover everything that changes speed."""
+"""Keys of scaling curves, which cover everything that changes speed."""
 
 from __future__ import annotations
 

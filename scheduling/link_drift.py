@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from communication.profiles.link import LinkRate
 
-#: Relative change of a figure above which plans are made again (Cupcake 7).
+#: Relative change of a figure above which plans are made again (Cupcake).
 MOST_DRIFT = 0.2
 #: Absolute change in seconds that affects no plan.
 NEGLIGIBLE_SECONDS = 1e-4

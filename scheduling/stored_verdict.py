@@ -1,4 +1,4 @@
-"""A job's answer (contracts 3): one form for its row, the API and all services that give answers."""
+"""A job's answer: one form for its row, the API and all services that give answers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 class ReclaimRecord:
     """One reclaim: servers ``wanted`` and ``returned``; of the latter, ``idle`` ones and those of the
     ``flexible`` group; jobs ``preempted`` of those ``running``; ``collateral_gpus``: GPUs that preempted jobs
-    gave up on servers not returned (spec 2.4.5). ``ahead``: the forecast asked for it, while measured usage
+    gave up on servers not returned. ``ahead``: the forecast asked for it, while measured usage
     alone would not have."""
 
     at: float

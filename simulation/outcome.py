@@ -32,7 +32,7 @@ class JobOutcomes:
     """One row per job, in order of submission. Times are seconds from the start of the trace, NaN if the
     event did not happen (``started_at`` of a declined job). ``deadline_at`` is infinity for best effort.
 
-    ``void_reason`` is "" unless the promise became void (contracts 2). ``pool``: GPU type of the pool that
+    ``void_reason`` is "" unless the promise became void. ``pool``: GPU type of the pool that
     the job ran on or was promised on. ``planned_finish_at``: the finish planned when it was promised.
     ``waiting_seconds``: time without GPUs between submission and end, before the first start and after
     preemptions.

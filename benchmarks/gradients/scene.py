@@ -23,7 +23,7 @@ from communication.zen.iteration import dense_traffic
 
 FUNCTIONS = Path(__file__).parent / "functions"
 DIVISOR = 32
-#: Seconds of a collective call among four, which is two steps of messages (Espresso 4.3).
+#: Seconds of a collective call among four, which is two steps of messages (Espresso).
 CALL_SECONDS = 150e-6
 #: Links are faster than needed by this share: dense training must not scale worse than published.
 MARGIN = 0.03
@@ -216,7 +216,7 @@ _ITEMS, _WIDTH, _HIDDEN = 198_000, 64, 4800
 
 
 def _popular() -> Setting:
-    """Return the published LSTM's sizes, density and computing (Zen 4.1 and 4.3), as a recommender. Its
+    """Return the published LSTM's sizes, density and computing (Zen), as a recommender. Its
     table's gradient is the last one."""
     names = ("layers.2.bias", "layers.2.weight", "layers.0.bias", "layers.0.weight", "items.weight")
     elements = np.array([64, 64 * _HIDDEN, _HIDDEN, _WIDTH * _HIDDEN, _ITEMS * _WIDTH])
@@ -237,8 +237,8 @@ def _popular() -> Setting:
     )
 
 
-#: By name. Time of an iteration besides the backward pass, and scaling without a plan: specifications of
-#: Espresso 4.2 to 4.4 and Cupcake 4.3 (ResNet50 16 ms beside 32, in proportion to the profile's gaps).
+#: By name. Time of an iteration besides the backward pass, and scaling without a plan: as
+#: Espresso and Cupcake publish them (ResNet50 16 ms beside 32, in proportion to the profile's gaps).
 SETTINGS = {
     each.name: each
     for each in (

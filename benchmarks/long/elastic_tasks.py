@@ -1,7 +1,7 @@
 """Four tasks with loads 4:2:1:1 on workers assigned by load, beside one worker for each task.
 
 Gloo processes train `examples/multi_task_model.py` with the runtime's own parts. Computation takes the time
-of a declared device, fitted to the published step times (MoESys 4.4); collectives are really sent over fast
+of a declared device, fitted to the published step times (MoESys); collectives are really sent over fast
 emulated links. Times are emulated, so a busy host changes them little; a measurement that it overran by more
 than 5 % is void. A larger `--scale` gives it more time. Rounds of all layouts alternate.
 

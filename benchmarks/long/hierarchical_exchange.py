@@ -2,7 +2,7 @@
 
 Eight processes of gloo exchange random rows over the platform's emulated links. Every rank has a network
 interface of its own; messages between ranks with different numbers on their servers cross a spine. Times are
-emulated, so a busy host changes them little. The constants of the cost model (MoESys 2.6, with shared
+emulated, so a busy host changes them little. The constants of the cost model (MoESys, with shared
 uplinks) are fitted to the two smallest sizes; larger ones are predicted. An exchange pays emulated latencies
 once; the fit divides them by the messages of the model.
 

@@ -13,7 +13,7 @@ no stores, and the state is written again as soon as it is stored, so every ceil
 of an iteration) iterations: the published baseline (HighFreq). Servers are lost at a random moment of such a
 period.
 
-Wasted time is Gemini's (specification 1.2): lost work and loading. Detection, the fence, the wait for servers
+Wasted time is Gemini's: lost work and loading. Detection, the fence, the wait for servers
 and the start of workers are shown beside it; they are the same for both. `expected` is the mean by the
 formula t_ckpt + 1 / (2 f) + t_rtvl, with the time of a checkpoint and its frequency as measured.
 """

@@ -1,5 +1,4 @@
-"""The program for affine encoders: comp of a prefix depends only on its length and number of groups (Cupcake
-2.4).
+"""The program for affine encoders: comp of a prefix depends only on its length and number of groups.
 
 O(N² · Y) for Y groups. `pareto_program` is more general; this one is its reference.
 """

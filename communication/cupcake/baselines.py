@@ -1,4 +1,4 @@
-"""Cupcake's baselines: FP32, GRACE, HiPress, and fusion without a search (Cupcake 2.6)."""
+"""Cupcake's baselines: FP32, GRACE, HiPress, and fusion without a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithm 5.1, corrected: depth-first search with a bound and safe fusion (Cupcake 2.1 to 2.3).
+"""Algorithm 5.1, corrected: depth-first search with a bound and safe fusion.
 
 It exists for fidelity and comparison with the exact program, which makes the plans: the search takes
 exponential time when its prunings have no effect, and safe fusion is wrong for costs that are not affine.

@@ -1,7 +1,7 @@
 """The cost of encoding and sending a group by its size, in Cupcake's two forms.
 
 Algorithm 5.1 assumes affine costs α + β · x. Measured encoders take a constant time up to a threshold and
-time proportional to the size beyond it (Cupcake 1, 2.2).
+time proportional to the size beyond it.
 """
 
 from __future__ import annotations

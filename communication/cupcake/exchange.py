@@ -1,4 +1,4 @@
-"""The exchange of a group: costs of encoding and sending it, from placement, link and codec (Cupcake 1).
+"""The exchange of a group: costs of encoding and sending it, from placement, link and codec.
 
 Compressed groups are gathered by all workers, because payloads cannot be summed; uncompressed ones are
 all-reduced. On several servers only the exchange between servers is compressed: the GPUs of a server

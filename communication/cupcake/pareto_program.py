@@ -1,4 +1,4 @@
-"""The exact program: the best of all partitions for arbitrary encoding and sending costs (Cupcake 2.4).
+"""The exact program: the best of all partitions for arbitrary encoding and sending costs.
 
 The future of a prefix of the tensors depends only on its length and two times: when it is encoded (comp) and
 when it is sent (comm); later is never better. So only partitions that no other of the same length beats in

@@ -1,4 +1,4 @@
-"""Partitions of tensors into consecutive groups, and those that need no search (Cupcake 2.6).
+"""Partitions of tensors into consecutive groups, and those that need no search.
 
 A partition is the tuple of its boundaries: for each group one more than its last tensor, so that the last
 boundary is the number of tensors.

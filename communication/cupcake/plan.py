@@ -1,6 +1,4 @@
-"""The fusion plan: which consecutive gradients are sent together, with which codec, and its prediction
-(Cupcake 2.5 and 7).
-"""
+"""The fusion plan: which consecutive gradients are sent together, with which codec, and its prediction."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ MOST_TENSORS = 2048
 
 @dataclass(frozen=True, eq=False)
 class FusionProblem:
-    """Tensors in backward order, to be partitioned into consecutive groups (Cupcake 1).
+    """Tensors in backward order, to be partitioned into consecutive groups.
 
     Attributes:
         backward_seconds: B of each tensor. sizes_bytes: of each before encoding; 0 is allowed.

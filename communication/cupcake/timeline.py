@@ -1,4 +1,4 @@
-"""The timeline of an iteration: one GPU stream, one network channel, groups in order (Cupcake 1.2).
+"""The timeline of an iteration: one GPU stream, one network channel, groups in order.
 
 The stream computes a group's gradients, encodes them, and continues with the next group. The network sends
 groups in the order of encoding. An iteration ends with its last communication.

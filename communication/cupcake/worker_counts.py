@@ -1,4 +1,4 @@
-"""The best plan by number of workers, compared with dense training on each placement (Cupcake 7)."""
+"""The best plan by number of workers, compared with dense training on each placement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Baselines: the choices of other systems as strategies for the same question (Espresso 4.6; spec. 2.7)."""
+"""Baselines: the choices of other systems as strategies for the same question (Espresso 4.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of each operation of an option: bytes that a rank receives, and seconds of a resource (spec. 2.2).
+"""The cost of each operation of an option: bytes that a rank receives, and seconds of a resource.
 
 A collective call takes α plus its bytes over the bandwidth. GPUs that exchange between servers at the same
 time share the server's network interface. Encoding and decoding take the times of the codec's profile; the

@@ -1,4 +1,4 @@
-"""The decision tree of compression options, as a grammar (Espresso 4.2; specification 2.1).
+"""The decision tree of compression options, as a grammar (Espresso 4.2).
 
 With two devices and two routines for each first step it derives 4,341 options. Of the 174 options on GPUs
 only, 9 compress nothing, so |C_gpu| is 165.

@@ -1,4 +1,4 @@
-"""Dominated options: those that need at least as much of every resource as another (specification 2.6)."""
+"""Dominated options: those that need at least as much of every resource as another."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The operations of an option on a placement, in order and complete enough to execute.
 
 The timeline is computed from these operations, and ranks execute the same ones. Each specifies who takes
-part, which part of the gradient a rank holds before it, and in which form (specification 2.2).
+part, which part of the gradient a rank holds before it, and in which form.
 
 Ranks are numbered by server and GPU. A gradient of n elements is cut evenly into parts of ⌈n / p⌉ elements;
 the last ones may be shorter or empty. Parts are cut again in the same way. A rank holds either one row of
@@ -171,7 +171,7 @@ def _with_rest(steps: Sequence[Step]) -> list[tuple[Step, Sequence[Step]]]:
 
 
 class _State:
-    """The state along a path (specification 2.2): parts, payloads, form, and the ranks that continue."""
+    """The state along a path: parts, payloads, form, and the ranks that continue."""
 
     def __init__(self, shape: PlacementShape) -> None:
         self._shape = shape

@@ -1,4 +1,4 @@
-"""The timeline engine, event by event (Espresso 4.3; specification 2.3).
+"""The timeline engine, event by event (Espresso 4.3).
 
 Operations of a chain run in sequence. Backward operations form a chain of their own on the GPU, and each
 starts its tensor's chain when it ends. A resource serves in order of ready time. So it suffices to take

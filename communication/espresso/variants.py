@@ -1,4 +1,4 @@
-"""Espresso with one dimension of its choice removed, for the ablation (Espresso 4.6.5; spec. 2.7)."""
+"""Espresso with one dimension of its choice removed, for the ablation (Espresso 4.6.5)."""
 
 from __future__ import annotations
 

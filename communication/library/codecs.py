@@ -1,4 +1,4 @@
-"""Codecs with their wire formats and published times (Espresso 1.2 and 4.3; Cupcake 4.3)."""
+"""Codecs with their wire formats and published times (Espresso, Cupcake)."""
 
 from __future__ import annotations
 

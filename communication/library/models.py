@@ -1,8 +1,8 @@
 """Measured tensor profiles of seven models: the default until a job has its own profile.
 
 Sizes in elements and times between readiness in microseconds, in the order in which a backward pass makes
-gradients ready, on V100 GPUs with the published batch sizes (Espresso's public artifact; specification,
-appendix A). The forward pass was not measured.
+gradients ready, on V100 GPUs with the published batch sizes (Espresso's public artifact).
+The forward pass was not measured.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The lending rule: how many servers an inference cluster can spare (Lyra sections 3.4, 3.6 and 3.7.1; spec
-2.2).
+"""The lending rule: how many servers an inference cluster can spare (Lyra sections 3.4, 3.6 and 3.7.1).
 
 The inference side decides how many servers move and when. It keeps the servers that the larger of measured
 and forecast usage needs, and a reserve that is never lent. The forecast covers the coming period, so servers

@@ -1,4 +1,4 @@
-"""Replay of the lending rule over a usage curve: servers on loan and servers missing (spec 2.1, 2.2).
+"""Replay of the lending rule over a usage curve: servers on loan and servers missing.
 
 Sample t is the mean usage of the period that ends at instant t. The decision at instant t holds for the
 following period, whose usage is sample t + 1. A server missing then was not foreseen.

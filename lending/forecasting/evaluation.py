@@ -1,4 +1,4 @@
-"""Accuracy of forecasts, and their effect on lending (Lyra section 3.6; spec 2.2)."""
+"""Accuracy of forecasts, and their effect on lending (Lyra section 3.6)."""
 
 from __future__ import annotations
 

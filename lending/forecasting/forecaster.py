@@ -1,4 +1,4 @@
-"""The interface of all forecasters (Lyra section 3.6; spec 2.2).
+"""The interface of all forecasters (Lyra section 3.6).
 
 Samples are mean usage per period of five minutes, oldest first, as shares from 0 to 1. A forecaster reads the
 last `Forecaster.window` samples and returns the mean usage of the next period. A sample that was never

@@ -1,4 +1,4 @@
-"""The recurrent network of Lyra (section 3.6; spec 2.2). The only file of this folder that needs PyTorch.
+"""The recurrent network of Lyra (section 3.6). The only file of this folder that needs PyTorch.
 
 Published: long short-term memory, ten samples, two hidden layers, Adam, mean squared error. The spec sets
 width, learning rate, batch, epochs and early stop; the scaling of samples is ours.

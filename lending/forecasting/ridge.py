@@ -1,4 +1,4 @@
-"""Ridge regression on the last ten samples: linear, fitted in a millisecond (spec 2.2)."""
+"""Ridge regression on the last ten samples: linear, fitted in a millisecond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rolling forecasts over a whole curve: from the past alone, with a new fit every day (spec 2.2)."""
+"""Rolling forecasts over a whole curve: from the past alone, with a new fit every day."""
 
 from __future__ import annotations
 

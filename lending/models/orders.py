@@ -1,4 +1,4 @@
-"""Orders to lend servers and to give them back (Lyra section 3.3; spec 2.3, 2.4).
+"""Orders to lend servers and to give them back (Lyra section 3.3).
 
 The client chooses the id, so sending an order again is idempotent.
 """

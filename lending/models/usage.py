@@ -19,7 +19,7 @@ MOST_SOURCE_CHARACTERS = 200
 class UsageSample(models.Model):
     """Mean usage of one period as its scheduler reported it: the share of GPUs that serve requests, 0 to 1.
 
-    ``shortfall_servers``: servers missing at home for that usage, with ``on_loan_servers`` away (spec 2.2).
+    ``shortfall_servers``: servers missing at home for that usage, with ``on_loan_servers`` away.
     ``seen_shortfall_servers``: missing servers as the inference side reported them; null if it did not.
     ``source``: origin of the figure: `MEASURED`, or a substitute for a measurement; empty if unknown.
     """

@@ -94,8 +94,7 @@ def chosen_servers(order: ReclaimOrder) -> list[ChosenServer]:
 
 
 def why_chosen(method: str, entry: Mapping[str, Any]) -> str:
-    """Return the reason for one server in a sentence, from the record of its choice (Lyra section 3.4; spec
-    2.4)."""
+    """Return the reason for one server in a sentence, from the record of its choice (Lyra section 3.4)."""
     group, cost = entry.get("group"), entry.get("cost")
     stopped = int(entry.get("newly_preempted") or 0)
     stops = f"{stopped} job{'s' if stopped != 1 else ''} stopped" if stopped else "no further job stopped"

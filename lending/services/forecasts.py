@@ -1,4 +1,4 @@
-"""Forecasts of the usage that inference clusters report (Lyra section 3.6; spec 2.2)."""
+"""Forecasts of the usage that inference clusters report (Lyra section 3.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lending servers of an inference cluster to training (Lyra section 3.3; spec 2.3).
+"""Lending servers of an inference cluster to training (Lyra section 3.3).
 
 An order is first stored as a row; the orchestrator carries it out. Each step is its own transaction under the
 lock of the cluster's row, so a process may die between any two statements, and sending an order again changes

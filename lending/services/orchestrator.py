@@ -1,4 +1,4 @@
-"""The resource orchestrator (Lyra section 3.3; spec 1.2): carries out orders when woken and periodically.
+"""The resource orchestrator (Lyra section 3.3): carries out orders when woken and periodically.
 
 It keeps no state between runs: its work follows from rows, so it may run twice, concurrently, late or not at
 all.
@@ -28,7 +28,7 @@ def orchestrate() -> None:
 def work_off_orders() -> int:
     """Carry out what is due. Returns how many servers and orders moved.
 
-    Reclaims come before loans, so that a server asked back is not lent first (spec 2.1).
+    Reclaims come before loans, so that a server asked back is not lent first.
     """
     moved = 0
     for inference_cluster in InferenceCluster.objects.all():

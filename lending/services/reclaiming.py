@@ -1,4 +1,4 @@
-"""Giving servers back to an inference cluster (Lyra sections 3.3, 3.4; spec 2.4.3 step 8).
+"""Giving servers back to an inference cluster (Lyra sections 3.3, 3.4).
 
 An order is first stored as a row. The orchestrator then chooses servers and makes them unusable for training,
 in one transaction with the planner's wake-up. The planner moves jobs off them as off a draining server. A

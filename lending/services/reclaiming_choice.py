@@ -1,4 +1,4 @@
-"""The choice of servers to return, from the live worker maps (Lyra section 3.4; spec 2.4): reads rows,
+"""The choice of servers to return, from the live worker maps (Lyra section 3.4): reads rows,
 returns the core's choice and its reasons."""
 
 from __future__ import annotations

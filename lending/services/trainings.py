@@ -1,4 +1,4 @@
-"""Training of usage forecasters (Lyra section 3.6; spec 2.2): rows with leases, progress and a cancel flag.
+"""Training of usage forecasters (Lyra section 3.6): rows with leases, progress and a cancel flag.
 
 Rows define the work; messages only wake a worker of the queue `forecasting`. Nothing else waits for a model.
 """

@@ -1,5 +1,7 @@
-"""The only code that moves servers between home and loan and changes their whitelist (Lyra section 3.3; spec
-1.7). Callers hold the cluster's lock."""
+"""The only code that moves servers between home and loan and changes their whitelist (Lyra section 3.3).
+
+Callers hold the cluster's lock.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Reported usage of inference clusters, and the servers that the platform asks back for expected usage (Lyra
-section 3.6; spec 2.2)."""
+section 3.6)."""
 
 from __future__ import annotations
 

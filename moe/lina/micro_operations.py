@@ -1,6 +1,6 @@
 """Tensor partitioning: tensors are cut into micro-operations, so that a running one delays others briefly.
 
-Lina 4.2 (thesis), step T1 of the specification.
+Lina 4.2 (thesis).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time of an all-to-all, flat or hierarchical, and the choice between them (MoESys 2.6).
+"""Time of an all-to-all, flat or hierarchical, and the choice between them.
 
 The GPUs of a server are linked by NVLink. The network interface of GPU i of every server is on leaf switch i,
 its *rail*. Spine switches join the leaves and are slower. In a flat all-to-all every rank sends to every

@@ -1,4 +1,4 @@
-"""The cache of experts' states in host memory: least frequently used, with decay (MoESys 2.2, Algorithm 2).
+"""The cache of experts' states in host memory: least frequently used, with decay (MoESys, Algorithm 2).
 
 The cache decides only. `decide` names the entries that leave, the owner of the files writes them, and `apply`
 changes the cache. A failure between the two leaves the cache unchanged. The published listing has gaps, which

@@ -1,4 +1,4 @@
-"""The fewest devices that hold a model in device memory, host memory and files (MoESys 2.1, equation 1).
+"""The fewest devices that hold a model in device memory, host memory and files (MoESys, equation 1).
 
 A *device* is a server with its GPUs. Training is Adam in mixed precision, so a parameter has 16 bytes of
 states. Dense states lie on GPUs, sliced over all ranks. Of sparse states, files hold the 12 bytes of each
@@ -227,8 +227,9 @@ def largest_sparse(
 def fewest_gpus_without_tiers(
     sizes: ModelSizes, gpu_bytes: float, activation_bytes: float, max_gpus: int
 ) -> int | None:
-    """Return the fewest GPUs that hold all states, with dense states on every GPU and experts spread evenly
-    (MoESys 7.2). None if `max_gpus` are not enough.
+    """Return the fewest GPUs that hold all states, with dense states on every GPU and experts spread evenly.
+
+    None if `max_gpus` are not enough.
 
     Args:
         gpu_bytes: device memory of one GPU.

@@ -1,7 +1,7 @@
-"""GPUs for tasks by their loads: light tasks share a GPU, heavy ones have several (MoESys 2.5).
+"""GPUs for tasks by their loads: light tasks share a GPU, heavy ones have several.
 
 All ranks wait for the one with the largest load (the *cask effect*). The paper gives examples only; the
-planner is that of the specification.
+planner is ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Slices of parameters that are gathered together, and buckets of gradients (MoESys 2.4).
+"""Slices of parameters that are gathered together, and buckets of gradients.
 
 Large parameters are cut over the ranks, and one collective gathers all slices of a layer. Small parameters
 stay whole. Gradients are sent to their owners in buckets.

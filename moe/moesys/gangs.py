@@ -1,4 +1,4 @@
-"""The number of GPUs of a multi-task job, and when a new plan pays off (MoESys 2.5, 4.4 and 7.3)."""
+"""The number of GPUs of a multi-task job, and when a new plan pays off."""
 
 from __future__ import annotations
 

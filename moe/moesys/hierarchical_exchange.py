@@ -1,4 +1,4 @@
-"""Rows and splits of each rank in a hierarchical all-to-all (MoESys 2.6).
+"""Rows and splits of each rank in a hierarchical all-to-all.
 
 Ranks are numbered server by server: r = server · g + local. A rank's rows are ordered by destination. What it
 receives is ordered by source, bit for bit as after a flat all-to-all.

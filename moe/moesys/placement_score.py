@@ -1,4 +1,4 @@
-"""Placements of a gang, ranked by the predicted time of its all-to-alls (MoESys 7.4).
+"""Placements of a gang, ranked by the predicted time of its all-to-alls.
 
 score = layers · 4 · (the faster all-to-all) + dense all-reduce + 1 ms for each server of another cluster.
 Lower is better. The model prefers one server, then full servers of one cluster, then equal parts, then

@@ -1,4 +1,4 @@
-"""Start and end of each layer under two-dimensional prefetch (MoESys 2.3).
+"""Start and end of each layer under two-dimensional prefetch.
 
 Dense slices are gathered over the links between GPUs. States of experts are fetched from host memory. Each
 is a FIFO channel beside computation. The transfers of layer j are issued when the computation of layer j - W

@@ -1,4 +1,4 @@
-"""Inference with experts in a ring of device memory (MoESys 2.8).
+"""Inference with experts in a ring of device memory.
 
 Host memory holds the experts of all layers, and K sections of device memory hold those of K layers. When a
 layer has computed, its section receives a later layer, copied beside computation. Layers may be pinned: they

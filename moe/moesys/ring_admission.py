@@ -1,4 +1,4 @@
-"""Whether an inference job with experts in a ring of device memory meets its latency (MoESys 7.5)."""
+"""Whether an inference job with experts in a ring of device memory meets its latency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ring of a model that serves: layers on the device, and whether a call meets its latency (MoESys 7.5).
+"""The ring of a model that serves: layers on the device, and whether a call meets its latency.
 
 The worker plans with what it measures, and the control plane judges a target with what the worker reported.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from moe.moesys.checks import check_not_negative, check_positive
 from moe.moesys.ring import RING_SECTIONS, most_sections, period_seconds, spread_layers
 
-#: Usable share of a GPU's memory. The rest is left to the computation (MoESys 7.2).
+#: Usable share of a GPU's memory. The rest is left to the computation.
 USABLE_SHARE = 0.95
 
 

@@ -1,4 +1,4 @@
-"""Parameters of a model with experts, and the share of them that a step activates (MoESys 1.2).
+"""Parameters of a model with experts, and the share of them that a step activates.
 
 Every token uses the dense parameters: attention, embeddings, norms, gates. The sparse parameters are the
 weights of experts. Only tokens that are routed to an expert use its weights.

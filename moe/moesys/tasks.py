@@ -1,4 +1,4 @@
-"""Tasks of unequal load, and the ranks that a plan gives them (MoESys 2.5)."""
+"""Tasks of unequal load, and the ranks that a plan gives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of workers over which experts and a batch divide evenly (MoESys 7.2)."""
+"""Numbers of workers over which experts and a batch divide evenly (MoESys)."""
 
 from __future__ import annotations
 

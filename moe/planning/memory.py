@@ -3,7 +3,7 @@
 Every worker has all states outside of the experts, and its share of the experts. A state is a weight, its
 gradient and its optimizer state. Activations are not counted, so the sizes are lower bounds.
 
-With experts in tiers (MoESys 2.1), files hold the weights and optimizer states. Host memory holds those of
+With experts in tiers (MoESys), files hold the weights and optimizer states. Host memory holds those of
 two layers, and the gradients of all experts until the optimizer's step. The device holds the weights and
 gradients of one expert at a time.
 """

@@ -1,4 +1,4 @@
-"""An embedding whose columns may lie on several workers, and the seam to what exchanges them (MoESys 2.7)."""
+"""An embedding whose columns may lie on several workers, and the seam to what exchanges them (MoESys)."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class ExpertCounts(Message):
 
 
 class RingCounts(Message):
-    """A replica some of whose layers stream from host memory to the device (MoESys 2.8).
+    """A replica some of whose layers stream from host memory to the device (MoESys).
 
     Attributes:
         layers: that a pass computes. sections: layers that the device holds; all but two of them stay.

@@ -1,5 +1,4 @@
-"""The throughput that a promise may use when servers fail: the measured one times 1 - λ·O (Gemini's
-specification, section 7).
+"""The throughput that a promise may use when servers fail: the measured one times 1 - λ·O.
 
 Live admission and the simulator call the same function.
 """

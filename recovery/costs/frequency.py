@@ -1,4 +1,4 @@
-"""The optimal interval between recovery points (Gemini, specification 2.7)."""
+"""The optimal interval between recovery points (Gemini)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import floor, sqrt
 
 
 def points_every(extension_seconds: float, iteration_seconds: float, failures_per_second: float) -> int:
-    """Return iterations between two recovery points: q* of the specification, the better integer next to it.
+    """Return iterations between two recovery points: the better integer next to the optimum q*.
 
     ``extension_seconds``: time that a point adds to its iteration; with 0, every iteration has a point.
     Raises ValueError for negative figures, an iteration of no length, and a positive extension with a failure

@@ -1,4 +1,4 @@
-"""Wasted time: training time lost to one failure, repairs excluded (Gemini 6.1; its specification 1.2)."""
+"""Wasted time: training time lost to one failure, repairs excluded (Gemini 6.1)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Recovery probability: the probability that every machine's state survives in some memory.
 
-Recovery from memory fails exactly when all machines that keep some machine's state are lost (Gemini 6.2; its
-specification 2.2). Results are exact, in integers and fractions, unless documented as bounds.
+Recovery from memory fails exactly when all machines that keep some machine's state are lost (Gemini 6.2).
+Results are exact, in integers and fractions, unless documented as bounds.
 """
 
 from __future__ import annotations

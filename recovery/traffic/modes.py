@@ -1,6 +1,6 @@
 """The checkpoint traffic modes that the paper compares: their iteration time and memory.
 
-None, blocking, naive interleaving, interleaving without a pipeline, and Gemini's (specification 2.6).
+None, blocking, naive interleaving, interleaving without a pipeline, and Gemini's.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def _name(trace: str) -> str:
 
 
 def held_until_instants(submitted_at: FloatArray, slot_seconds: float) -> FloatArray:
-    """Return when submissions are seen if planning instants are at least a slot apart (spec 2.1, item 6).
+    """Return when submissions are seen if planning instants are at least a slot apart.
 
     Only arrivals count as instants here; the published simulator also counts completions.
     """

@@ -1,4 +1,4 @@
-"""Checks between schemes, and bands for their values (spec 4.9)."""
+"""Checks between schemes, and bands for their values."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def pairs(context: Context, over: str, under: str) -> list[tuple[RunResult, RunR
 
 
 def finished(context: Context, reports: Sequence[FigureReport]) -> list[Check]:
-    """Check that every submitted job finished in every run (spec 6 item 26)."""
+    """Check that every submitted job finished in every run."""
     name = "Every submitted job finishes, in every run"
     left = {
         spec.described(): int(result.facts["unfinished"])

@@ -1,4 +1,4 @@
-"""Published values of Lyra's evaluation with their places, and contradictions among them (spec 4.5 to 4.8).
+"""Published values of Lyra's evaluation with their places, and contradictions among them.
 
 Seconds and shares are those of the tables; ratios are the baseline's value over the scheme's. None is an
 empty cell.
@@ -142,4 +142,4 @@ NOT_TO_CHASE: dict[str, str] = {
         "more work than the baseline's 72 %, over the same fifteen days."
     ),
 }
-"""Values that contradict each other in the source, by name (spec 4.8; the last two are our findings)."""
+"""Values that contradict each other in the source, by name (the last two are our findings)."""

@@ -1,4 +1,4 @@
-"""The schemes of Table 3.5 by name, and their clusters (spec 2.12, 4.1, 4.5)."""
+"""The schemes of Table 3.5 by name, and their clusters."""
 
 from __future__ import annotations
 

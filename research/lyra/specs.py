@@ -182,7 +182,7 @@ def _loaded(trace: str, seed: int, gpus: int) -> Workload:
 
 def fitted(workload: Workload, load: float, gpus: int, days: float = DAYS) -> Workload:
     """Return the first jobs of a public trace, of a minute or more and that fit the cluster, which ask for
-    ``load`` of its GPUs over ``days``; the times between submissions are scaled for that (spec 4.3)."""
+    ``load`` of its GPUs over ``days``; the times between submissions are scaled for that."""
     kept = (workload.requested_seconds >= SHORTEST_SECONDS) & (workload.requested_gpus <= gpus)
     workload = workload.take(np.flatnonzero(kept))
     work = np.cumsum(workload.requested_gpus * workload.requested_seconds)
@@ -195,7 +195,7 @@ def fitted(workload: Workload, load: float, gpus: int, days: float = DAYS) -> Wo
 
 
 def resampled(workload: Workload, days: tuple[int, ...]) -> Workload:
-    """Return the trace made of some of its days in sequence, possibly with repetition (spec 4.2)."""
+    """Return the trace made of some of its days in sequence, possibly with repetition."""
     day = (workload.submitted_at // DAY_SECONDS).astype(np.int64)
     rows = [np.flatnonzero(day == one) for one in days]
     shift = [

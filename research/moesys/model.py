@@ -55,7 +55,7 @@ def gpu_gigabytes(system: str, experts: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputLaw:
-    """Time of a token on one of R GPUs: t0 + φ · (x + y · n) microseconds (specification 4.4).
+    """Time of a token on one of R GPUs: t0 + φ · (x + y · n) microseconds.
 
     n = R / 8 servers; φ = (R - 8) / R is the part of an all-to-all that leaves its server.
 

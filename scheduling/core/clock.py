@@ -1,4 +1,4 @@
-"""When GPUs may be reallocated: one rule for the live planner and the simulator (contracts 4).
+"""When GPUs may be reallocated: one rule for the live planner and the simulator.
 
 Two reallocations are at least a slot apart, so that jobs do not move all the time. A change that a stored
 plan contains happens at its time, also within a slot, because promises rest on it. A decision that moves no
@@ -47,6 +47,5 @@ def given_out_again(finish_at: float, now: float, slot_seconds: float) -> float:
 
 
 def tick_from(at: float, slot_seconds: float) -> float:
-    """The first tick at or after ``at`` of a scheduler that decides at fixed times, once a slot (Lyra; spec
-    2.1)."""
+    """The first tick at or after ``at`` of a scheduler that decides at fixed times, once a slot (Lyra)."""
     return at if at == inf else float(slot_end(at, Slots(0.0, slot_seconds)))

@@ -1,7 +1,7 @@
 """The two entry points of the core: admission of newcomers, and reallocation of GPUs.
 
 ``admit`` decides newcomers at once and leaves present allocations as they are. ``replan`` decides newcomers
-and then divides the cluster anew from the next slot on (ElasticFlow section 4; spec 2.11). Both take a
+and then divides the cluster anew from the next slot on (ElasticFlow section 4). Both take a
 snapshot; ``decide_newcomers`` and ``reallocate`` are the same for callers that hold arrays.
 """
 

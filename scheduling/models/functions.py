@@ -92,7 +92,7 @@ class Environment(LeasedWork):
 
 
 class ScalingCurve(models.Model):
-    """Measured throughput by number of GPUs for one curve key (contracts 1).
+    """Measured throughput by number of GPUs for one curve key.
 
     ``complete`` once profiling stopped because more GPUs gave no gain; until then higher levels may still be
     measured on idle GPUs.

@@ -26,8 +26,8 @@ def new_job_id() -> str:
 class Job(models.Model):
     """One submission and its life.
 
-    ``plan``: the stored plan ({start, end, gpus, finish_at}: lists in Unix seconds). ``verdict``: the answer
-    (contracts 3). ``iterations_done``: as agents reported, never an estimate.
+    ``plan``: the stored plan ({start, end, gpus, finish_at}: lists in Unix seconds). ``verdict``: the answer.
+    ``iterations_done``: as agents reported, never an estimate.
     """
 
     id = models.CharField(primary_key=True, max_length=16, default=new_job_id, editable=False)

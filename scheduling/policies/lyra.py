@@ -1,5 +1,5 @@
 """Lyra: base demands, shortest first, then a knapsack for flexible demands, on owned and on-loan servers
-(Lyra section 3.5; spec 2.5)."""
+(Lyra section 3.5)."""
 
 from __future__ import annotations
 

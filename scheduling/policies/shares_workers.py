@@ -40,7 +40,7 @@ class SharesWorkers(WithoutPromises):
     borrows = True
 
     def reallocate(self, problem: Problem) -> Answer:
-        """One tick of the scheduler (spec 2.5)."""
+        """One tick of the scheduler."""
         verdicts = take_all(problem)
         columns = problem.columns
         # Jobs in the middle of a change keep their GPUs.

@@ -1,5 +1,4 @@
-"""The orchestrator in a simulation: every five minutes it lends servers or reclaims them (Lyra section 3.3;
-spec 2.1 to 2.4)."""
+"""The orchestrator in a simulation: every five minutes it lends servers or reclaims them (Lyra 3.3)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The event loop: a virtual clock over the policies of the live platform.
 
 Newcomers are decided on at once. GPUs change at planning instants, which are at least a slot apart, and at
-times that a plan itself named (contracts 4; spec 2.1 and 2.11). Between instants jobs run on unchanged.
+times that a plan itself named. Between instants jobs run on unchanged.
 """
 
 from __future__ import annotations

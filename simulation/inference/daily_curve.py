@@ -1,4 +1,4 @@
-"""A synthetic day of an inference cluster, with the published statistics (Lyra section 3.2.1; spec 4.2).
+"""A synthetic day of an inference cluster, with the published statistics (Lyra section 3.2.1).
 
 Usage is lowest before dawn and highest for four hours at night. Its mean is 0.65, its peak 2.2 times its
 trough, and its median change in five minutes about 2 points. Unpredictable bursts can be added.
@@ -22,7 +22,7 @@ TROUGH_HOUR, PEAK_HOUR, STEEPNESS = 5.0, 20.0, 1.84
 FLOOR, CEILING = 0.40, 0.95
 """Bounds of usage with noise and bursts, unless the curve itself exceeds them."""
 FLOOR_BELOW, CEILING_ABOVE = 0.02, 0.03
-"""Margins of noise and bursts around a curve that does, the same as around the spec's curve."""
+"""Margins of noise and bursts around a curve that does, the same as around the default curve."""
 
 LONGEST_DAYS, MOST_BURSTS_PER_DAY = 3_660.0, 1_000.0
 
@@ -37,7 +37,7 @@ class UsageDraw(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DailyCurve:
-    """Parameters of the curve; the defaults are the spec's.
+    """Parameters of the curve; the defaults give the published statistics.
 
     ``trough`` and ``swing``: lowest expected usage and the peak's excess over it. ``noise``: standard
     deviation of independent normal noise per sample. Bursts come at random, ``bursts_per_day`` on average:

@@ -1,4 +1,4 @@
-"""Public demand curves of GPU clusters as stand-ins for an inference cluster (spec 4.3).
+"""Public demand curves of GPU clusters as stand-ins for an inference cluster.
 
 No public trace says how many servers of an inference cluster could be lent. These are demands of *training*
 clusters over time (Helios, Hu et al., SC 2021; Philly), used for their shape and their bursts and rescaled

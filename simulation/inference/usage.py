@@ -1,4 +1,4 @@
-"""Usage of an inference cluster over time (Lyra section 3.2.1; spec 2.2 and 4.2)."""
+"""Usage of an inference cluster over time (Lyra section 3.2.1)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Options of `manage.py simulate` about elastic jobs, servers lent by an inference cluster, and Lyra's rules
-(contracts 7; spec 1.8, 2.13).
+"""Options of `manage.py simulate` about elastic jobs, servers lent by an inference cluster, and Lyra's rules.
 
 What can be chosen, and within which bounds, the dataclasses say that hold the choices.
 """

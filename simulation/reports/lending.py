@@ -1,5 +1,4 @@
-"""Results of lending in numbers: usage of both clusters, loans, and costs of reclaims (Lyra section 3.7;
-spec 2.4.5, 4.4)."""
+"""Results of lending in numbers: usage of both clusters, loans, and costs of reclaims (Lyra section 3.7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a parsed trace to a workload: profiles, and by seed whatever the trace leaves open (spec 4.1)."""
+"""From a parsed trace to a workload: profiles, and by seed whatever the trace leaves open."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pair = tuple[str, int]
 #: Model and batch, numbers of workers, and bytes of one worker (-1: the table's value).
 Profiled = tuple[Pair, tuple[int, ...], float]
 
-# Measured, but not in the pool that ElasticFlow draws from: it hardly gains from a second GPU (spec 4.1).
+# Measured, but not in the pool that ElasticFlow draws from: it hardly gains from a second GPU.
 NOT_DRAWN = frozenset({"resnet50_cifar10"})
 
 SYNTHETIC_NOTE = ("throughputs are synthetic: a device model, not measurements",)

@@ -15,7 +15,7 @@ from scheduling.core.question.snapshot import FloatArray
 
 
 class WorkloadDraw(IntEnum):
-    """Purpose of a draw (ElasticFlow's generator has these five; spec 4.1)."""
+    """Purpose of a draw (ElasticFlow's generator has these five)."""
 
     MODEL = 0
     ARRIVAL = 1

@@ -9,7 +9,7 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Work
 
 TRAINING_GPU, INFERENCE_GPU = "V100", "T4"
 COMPUTING_POWER = 3
-"""Inference GPUs that compute as much as one training GPU (Lyra's testbed; spec 1.5)."""
+"""Inference GPUs that compute as much as one training GPU (Lyra's testbed)."""
 MOST_GPUS = 4096
 NOTE = "throughput is taken to grow as the GPUs do: nothing is known about the models"
 
@@ -20,8 +20,7 @@ def is_linear(workload: Workload) -> bool:
 
 
 def as_linear(workload: Workload) -> Workload:
-    """Return the jobs of any trace as Lyra's evaluation has them: GPUs and duration, without deadlines
-    (spec 4.3)."""
+    """Return the jobs of any trace as Lyra's evaluation has them: GPUs and duration, without deadlines."""
     gpus = np.maximum(1, workload.requested_gpus)
     return linear_workload(
         workload.name, workload.source, workload.submitted_at, gpus, workload.requested_seconds

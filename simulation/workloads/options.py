@@ -11,7 +11,7 @@ from simulation.workloads.errors import TraceError, listed, quoted
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """Options beside trace, throughputs, GPU type and seed. The defaults are ElasticFlow's (spec 4.1).
+    """Options beside trace, throughputs, GPU type and seed. The defaults are ElasticFlow's.
 
     ``format`` forces a trace format instead of detecting it by the header. ``virtual_cluster`` keeps one
     virtual cluster of a Philly trace, or several joined by ``+``. ``shortest_seconds``: shorter jobs of

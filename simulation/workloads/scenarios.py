@@ -1,8 +1,7 @@
-"""GPUs and numbers of workers that jobs may use: the four scenarios of Lyra's evaluation (section 3.7; spec
-1.4).
+"""GPUs and numbers of workers that jobs may use: the four scenarios of Lyra's evaluation (section 3.7).
 
 Traces do not say it, so jobs are tagged by seed. A worker is up to eight GPUs of one server; a job that asks
-for more has several. Assumptions for what the paper leaves open are noted at each rule (spec 2.13).
+for more has several. Assumptions for what the paper leaves open are noted at each rule.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ def _largest_worker(gpus: IntArray, most: int) -> IntArray:
 def _elastic(gpu_seconds: FloatArray, rules: ScenarioRules) -> BoolArray:
     """Mark the elastic jobs: consecutive ones, in the order of work, that do the given share of all work.
 
-    Elastic jobs are large ones, but the very largest would do far more than their published share (spec 4.3).
+    Elastic jobs are large ones, but the very largest would do far more than their published share.
     """
     count = round(rules.elastic_job_share * gpu_seconds.size)
     chosen = np.zeros(gpu_seconds.size, dtype=np.bool_)

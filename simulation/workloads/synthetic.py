@@ -2,7 +2,7 @@
 
 A profile has distributions of arrivals, requested GPUs and durations on them. Models are drawn from the
 throughput table (by default the built-in synthetic one), iterations are ``floor(duration * throughput)`` and
-deadlines are ``submission + floor(lambda * duration)`` (spec 4.1). Each profile is one function with
+deadlines are ``submission + floor(lambda * duration)``. Each profile is one function with
 `@profile`.
 """
 
@@ -174,8 +174,8 @@ def _two_decades(draws: FloatArray) -> FloatArray:
     "elasticflow", "ElasticFlow's generator: 1,000 jobs, one in 25 minutes, 83 % on 1 GPU (Figures 9 to 11)"
 )
 def elasticflow() -> Shape:
-    """Spec 4.1. Figure 10: 100 jobs and lambda 1.5; Figure 11: 200 jobs, one in 900 s, a share of best
-    effort."""
+    """ElasticFlow's generator. Figure 10: 100 jobs and lambda 1.5; Figure 11: 200 jobs, one in 900 s, a
+    share of best effort."""
     return Shape(
         jobs=1000,
         mean_interarrival_seconds=1500.0,

@@ -1,7 +1,7 @@
 """The synthetic profile ``lyra``: jobs like those of the fifteen-day trace of Lyra's evaluation.
 
 That trace is not public. Published about it are 50,390 jobs in 15 days, running times from minutes to days,
-and quantiles of job completion time on its cluster (Lyra section 3.7, Tables 3.5 and 3.8; spec 4.2). Those
+and quantiles of job completion time on its cluster (Lyra section 3.7, Tables 3.5 and 3.8). Those
 quantiles leave little choice: half of all jobs last less than a quarter of an hour, and most of the longest
 quarter last just above eight hours. The variation of arrivals and the GPU counts of jobs are not published.
 Days, hours and GPUs are chosen here so that strict first-come scheduling uses 72 % of the GPUs and has about

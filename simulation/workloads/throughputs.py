@@ -2,7 +2,7 @@
 
 Four layouts are read: a long table (``throughput.csv``), a folder with one wide table per model, Gavel's
 isolated throughputs, and Pollux's measured step times (`pollux_tables`). A point that is empty, NaN or 0
-could not run: it is left out and never becomes a level of zero throughput (spec 1.3, 6).
+could not run: it is left out and never becomes a level of zero throughput.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEMORY = "worker_memory_gb"  # of the long table: host memory of one worker on t
 BYTES_PER_GB = 1e9
 GAVEL_TABLE = "throughputs_isolated.csv"
 GAVEL_JSON = "simulation_throughputs.json"  # as Gavel publishes it
-# Suffix of Gavel's GPU types for jobs spread over servers; plans assume consolidated placement (spec 1.2).
+# Suffix of Gavel's GPU types for jobs spread over servers; plans assume consolidated placement.
 SPREAD_SUFFIX = "_unconsolidated"
 # GPU type of a wide table whose folder does not name one.
 USUAL_GPU_TYPE = "A100"

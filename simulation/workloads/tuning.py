@@ -1,4 +1,4 @@
-"""Gain of a job whose batch size follows its workers, for unmeasured models (Lyra section 3.7.1; spec 2.11).
+"""Gain of a job whose batch size follows its workers, for unmeasured models (Lyra section 3.7.1).
 
 The form is Pollux's: with batch b a step takes a fixed part of the time and a part that grows with b over the
 workers. An iteration with batch b is worth b / own batch iterations times the statistical efficiency (noise

@@ -1,4 +1,4 @@
-"""Planners of mixtures of experts over REST: vectors of the specification, bounds and errors."""
+"""Planners of mixtures of experts over REST: worked examples, bounds and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worked examples of Cupcake: the paper's, and those that were computed by hand (specification, 3)."""
+"""The worked examples of Cupcake: the paper's, and those that were computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loans, reclaims and shortfall of the inference cluster (spec 2.2)."""
+"""What the inference cluster lends, asks back and lacks."""
 
 from __future__ import annotations
 

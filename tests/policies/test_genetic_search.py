@@ -1,4 +1,4 @@
-"""Pollux's genetic search on placements whose fitness can be worked out by hand (spec 2.12)."""
+"""Pollux's genetic search, on placements whose worth can be worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The share of jobs on time lies where ElasticFlow's own simulator puts it (specification 4.6; public
+"""The share of jobs on time lies where ElasticFlow's own simulator puts it (public
 traces)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Policies that Lyra is compared with, each tested by its distinguishing rule (spec 2.12)."""
+"""The policies that Lyra is compared with, each by the rule that sets it apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement: the vectors of the specification (G1), failure domains and host memory."""
+"""Placement: worked examples (G1), failure domains and host memory."""
 
 from __future__ import annotations
 

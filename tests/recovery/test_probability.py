@@ -1,4 +1,4 @@
-"""Recovery probability: the vectors of the specification (G2) and brute force; replicas and standby
+"""Recovery probability: worked examples (G2) and brute force; replicas and standby
 servers."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ G2 = [
 
 
 @pytest.mark.parametrize(("machines", "replicas", "lost", "exact", "by_corollary", "ring", "union"), G2)
-def test_vectors_of_the_specification(machines, replicas, lost, exact, by_corollary, ring, union):
+def test_worked_examples(machines, replicas, lost, exact, by_corollary, ring, union):
     assert recovery_probability(machines, replicas, lost) == Fraction(exact)
     of_ring = recovery_probability(machines, replicas, lost, Strategy.RING)
     assert float(of_ring) == pytest.approx(ring, abs=5e-5)

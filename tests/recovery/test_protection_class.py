@@ -62,7 +62,7 @@ def test_copies_in_memory_count_only_with_a_second_server() -> None:
 
 
 def test_the_age_of_points_is_interval_copying_and_a_vote() -> None:
-    """Specification 1.2 and 2.12: a point sent during an iteration counts at its end."""
+    """A point that is sent over an iteration counts at its end."""
     assert point_age_iterations(1, 1, 62.0, 1.76, 0.0) == 3.0
     assert point_age_iterations(1, 1, 1.0, 2.5, 0.5) == 5.0, "copying takes longer than its iterations"
 

@@ -41,7 +41,7 @@ def own_bytes(server: Server) -> int:
 def test_two_servers_protecting_each_other_stay_within_their_memory(
     start: Callable[[str], Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Specification, done means 14: at most 2 · m · C, and a tenth more."""
+    """At most 2 · m · C, and a tenth of it beside."""
     monkeypatch.setattr(test_store, "LIMIT_BYTES", 8 * SHARD_BYTES)
     monkeypatch.setattr(test_store, "WORKER_BYTES", 4 * SHARD_BYTES)
     servers = [start("first"), start("second")]

@@ -51,7 +51,7 @@ def test_fitted_values_of_moesys_are_marked(reports: list[FigureReport]) -> None
 
 
 def test_the_spine_follows_from_the_published_gain() -> None:
-    """By both readings of 15.5 % (specification 4.4)."""
+    """By both readings of 15.5 %."""
     assert model.spine_with_gain(1.155) == pytest.approx(0.751, abs=1e-3)
     assert model.spine_with_gain(1 / 0.845) == pytest.approx(0.731, abs=1e-3)
     assert model.communication_share() == pytest.approx(0.664, abs=1e-3)

@@ -1,5 +1,5 @@
 """The emulated inference scheduler: serves its load, and lends and asks back servers for it (Lyra section
-3.3; spec 2.2, 2.3)."""
+3.3)."""
 
 from __future__ import annotations
 

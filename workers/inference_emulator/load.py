@@ -1,5 +1,4 @@
-"""The request load of an inference cluster, and the servers needed to serve it (Lyra section 3.2.1; spec
-2.2)."""
+"""The request load of an inference cluster, and the servers needed to serve it (Lyra section 3.2.1)."""
 
 from __future__ import annotations
 

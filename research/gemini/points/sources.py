@@ -1,4 +1,4 @@
-"""Sources from which each machine loads its state after a failure (Gemini, specification 2.10).
+"""Sources from which each machine loads its state after a failure (Gemini).
 
 Case 1: every state has a living holder, so survivors load their own and newcomers that of a peer. Case 2:
 some state is lost from memory, so all machines load the last durable state, even with newer copies of their

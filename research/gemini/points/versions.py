@@ -1,4 +1,4 @@
-"""Versions of a job's state in the slots of its machines (Gemini, specification 2.8).
+"""Versions of a job's state in the slots of its machines (Gemini).
 
 Version v is the state after iteration v. Each machine has two slots for each state that it keeps: one for the
 last complete version and one for the version being received.

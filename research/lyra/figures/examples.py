@@ -1,5 +1,4 @@
-"""Tables 3.1 to 3.4, Figures 3.5 and 3.6: worked examples, computed by the scheduler's own functions (spec
-3)."""
+"""Tables 3.1 to 3.4, Figures 3.5 and 3.6: worked examples, computed by the scheduler's own functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The orders of Table 3.5 on jobs of public traces (spec 4.3): the jobs differ from the published ones, so
+"""The orders of Table 3.5 on jobs of public traces: the jobs differ from the published ones, so
 only orders are compared."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _points(full: bool) -> Sequence[SweepPoint]:
 
 
 def _orders(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
-    """Check the orders of Table 3.5 that must hold for synthetic jobs (spec 4.9), on each trace; the first of
+    """Check the orders of Table 3.5 that must hold for synthetic jobs, on each trace; the first of
     each must be the better one."""
     checks = []
     for trace in TRACES:

@@ -1,5 +1,4 @@
-"""Table 3.7, Figures 3.11 and 3.12: jobs on servers on loan, usage of these, and the cost of reclaims (spec
-2.4.5, 4.6)."""
+"""Table 3.7, Figures 3.11 and 3.12: jobs on servers on loan, usage of these, and the cost of reclaims."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Figures 3.8, 3.9, 3.13 to 3.16, Tables 3.6 and 3.9, and the effect of assumptions that the paper leaves
-open (spec 2.13)."""
+open."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ FIGURES: tuple[FigureDefinition, ...] = (
     sweep(
         "assumptions", "What hangs on the open assumptions", "assumption", _assumptions,
         notes=(
-            ("Basic, the first seed, one assumption changed at a time (spec 2.13); a scenario with mixing "
+            ("Basic, the first seed, one assumption changed at a time; a scenario with mixing "
             "jobs where these alone are concerned."),
         ),
     ),

@@ -1,5 +1,4 @@
-"""Tables 3.5 and 3.8 and Figure 3.7: every scheme against the baseline, and checks between schemes (spec 4.5,
-4.9)."""
+"""Tables 3.5 and 3.8 and Figure 3.7: every scheme against the baseline, and checks between schemes."""
 
 from __future__ import annotations
 

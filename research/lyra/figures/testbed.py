@@ -1,4 +1,4 @@
-"""Table 3.10: the testbed of four training and four inference servers, simulated (spec 4.7)."""
+"""Table 3.10: the testbed of four training and four inference servers, simulated."""
 
 from __future__ import annotations
 

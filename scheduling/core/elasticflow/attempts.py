@@ -1,7 +1,7 @@
 """The ways to divide the cluster, in the order in which a reallocation tries them.
 
 If the pauses of a division break a promise, the next attempt grants fewer GPUs. The last attempt takes the
-stored plans without any grant and places promises first (spec 2.5.1).
+stored plans without any grant and places promises first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Early refusal by GPU time: a necessary condition for all promises (ElasticFlow Theorem 1; spec 2.3).
+"""Early refusal by GPU time: a necessary condition for all promises (ElasticFlow Theorem 1).
 
 To meet its deadline a job needs at least the GPU time of the best mix of its levels. If the promises and a
 newcomer together need more GPU time by some instant than the cluster has, no plans keep all promises, and

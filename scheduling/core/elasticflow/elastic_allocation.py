@@ -1,4 +1,4 @@
-"""Elastic allocation and best effort: Algorithm 2 of ElasticFlow (sections 4.2 and 4.4; spec 2.6 and 2.7).
+"""Elastic allocation and best effort: Algorithm 2 of ElasticFlow (sections 4.2 and 4.4).
 
 Best effort and other jobs without a promise are filled first, each at its lowest level (section 4.4). Then
 Algorithm 2 grants the GPUs that are still free in the next slot, one level at a time, to the job that saves
@@ -87,7 +87,7 @@ def pays(
 ) -> bool:
     """Whether the step from level ``old`` to ``new`` wins ``minimum_gain`` iterations beyond its pauses.
 
-    Iterations count as long as the timeline keeps ``new`` GPUs free for the job (spec 2.10), and at most as
+    Iterations count as long as the timeline keeps ``new`` GPUs free for the job, and at most as
     long as growth is expected to last. If that is before the job ends, the pause of the way back counts too.
     A job that could keep more GPUs than ``old`` is compared with that.
     """

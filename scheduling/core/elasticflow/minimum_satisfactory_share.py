@@ -1,8 +1,8 @@
 """Progressive filling: the minimum satisfactory share, the least GPUs that meet a deadline.
 
-ElasticFlow section 4.1, Algorithm 1 (ProgressiveFilling); spec 2.4. Uniform filling caps every piece of the
+ElasticFlow section 4.1, Algorithm 1 (ProgressiveFilling). Uniform filling caps every piece of the
 plan at the same level. Suffix filling caps early pieces one level lower, as long as the deadline allows.
-Every change of level inside a plan costs its pause (contracts 4). Without pauses both variants are exactly
+Every change of level inside a plan costs its pause. Without pauses both variants are exactly
 the paper's.
 """
 

@@ -1,4 +1,4 @@
-"""The published pause, and the pause budget: whether promised plans survive all pauses (contracts 4).
+"""The published pause, and the pause budget: whether promised plans survive all pauses.
 
 A job makes no progress while its GPUs change. A plan includes the pauses of its own changes of level. It
 does not know which jobs must move so that others can be placed (ElasticFlow 4.3). So the pause budget plays
@@ -52,7 +52,7 @@ REPAIRS = 8
 def published_pause_seconds(
     gpus: int, *, cluster_gpus: int = 0, cached: bool = False, trainers_restart: bool = False
 ) -> float:
-    """The published pause of a start on ``gpus`` GPUs, in seconds (ElasticFlow 5; spec 2.10).
+    """The published pause of a start on ``gpus`` GPUs, in seconds (ElasticFlow 5).
 
     ``cached``: a live communication group has exactly these GPUs. ``trainers_restart``: the trainer processes
     restart as well. Raises ValueError if ``gpus`` is less than 1.

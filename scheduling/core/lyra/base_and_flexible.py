@@ -1,5 +1,5 @@
 """The base and flexible demands of jobs on owned and on-loan servers, and how fast the jobs run there (Lyra
-3.2, 3.5; spec 1.4 to 1.6)."""
+3.2, 3.5)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def base_table(demands: Demands, jobs: IntArray, naive: bool) -> tuple[IntArray,
     """Base demands of ``jobs`` in GPUs, shaped (kind of servers, job), and the kind that each job prefers.
 
     The demand is 0 where a job cannot run. Elastic jobs prefer on-loan servers, since they can shrink at a
-    reclaim. Jobs that may mix kinds prefer owned servers, and with ``naive`` all jobs do (spec 2.5 step 1).
+    reclaim. Jobs that may mix kinds prefer owned servers, and with ``naive`` all jobs do.
     """
     # Passing many arrays to a kernel costs more than these few steps, so they are not a call for each job.
     gpus_per_worker, mixes = demands.gpus_per_worker, demands.mixes
@@ -151,7 +151,7 @@ def combined_rate(
 ) -> float:
     """Iterations per second of a job with workers on owned and on on-loan servers.
 
-    On both kinds the rate is the sum of the two parts, times ``efficiency`` (spec 1.6).
+    On both kinds the rate is the sum of the two parts, times ``efficiency``.
     """
     if lent_workers == 0:
         return rate_of(demands.owned, job, owned_workers)

@@ -1,4 +1,4 @@
-"""Phase 1: which pending jobs get their base demand (Lyra section 3.5.2; spec 2.5 steps 1 and 2).
+"""Phase 1: which pending jobs get their base demand (Lyra section 3.5.2).
 
 Jobs are admitted shortest first; a job whose base demand exceeds the free GPUs is skipped. Admission first
 compares numbers of GPUs. Workers are placed afterwards, the largest first. If the free GPUs are too scattered
@@ -136,7 +136,7 @@ def _count_in(
 
 
 def _placing_order(demands: Demands, jobs: IntArray, demanded: IntArray) -> IntArray:
-    """Larger workers first, then larger demands, then earlier submissions (spec 2.7)."""
+    """Larger workers first, then larger demands, then earlier submissions."""
     order: IntArray = np.lexsort((jobs, -demanded, -demands.gpus_per_worker[jobs]))
     return order
 

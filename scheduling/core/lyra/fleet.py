@@ -1,4 +1,4 @@
-"""Owned and on-loan servers and the workers on them (Lyra sections 3.2 to 3.5; spec 1.3).
+"""Owned and on-loan servers and the workers on them (Lyra sections 3.2 to 3.5).
 
 The *base* workers of a job are the fewest with which it can run; *flexible* workers are those beyond. A
 worker uses GPUs of one server. An on-loan server has a role: it hosts base workers, or only flexible workers.

@@ -1,4 +1,4 @@
-"""Phase 2: how many flexible workers each elastic job gets (Lyra section 3.5.2; spec 2.5 step 3, 2.12)."""
+"""Phase 2: how many flexible workers each elastic job gets (Lyra section 3.5.2)."""
 
 from __future__ import annotations
 

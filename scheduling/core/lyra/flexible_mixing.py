@@ -1,4 +1,4 @@
-"""Jobs that may use owned and on-loan servers at once (Lyra 3.5; spec 2.5 step 5).
+"""Jobs that may use owned and on-loan servers at once (Lyra 3.5).
 
 They are placed after all other jobs, and their base workers may be split over both kinds.
 """

@@ -1,5 +1,4 @@
-"""Placement of flexible workers: first where they were before, then by best fit (Lyra 3.5.3; spec 2.5 step 4,
-2.7)."""
+"""Placement of flexible workers: first where they were before, then by best fit (Lyra 3.5.3)."""
 
 from __future__ import annotations
 

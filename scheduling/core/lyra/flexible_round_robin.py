@@ -1,5 +1,4 @@
-"""Gandiva's growth in Lyra's evaluation: jobs grow in turn while no job waits (Lyra section 3.7.1; spec
-2.12).
+"""Gandiva's growth in Lyra's evaluation: jobs grow in turn while no job waits (Lyra section 3.7.1).
 
 A tick does not divide flexible workers anew. Jobs keep them until a pending job needs their GPUs; then the
 job that grew last shrinks first, step by step. While no job waits, jobs grow in turn by one step, on servers

@@ -1,4 +1,4 @@
-"""The multiple-choice knapsack that divides GPUs among flexible demands (Lyra section 3.5.2; spec 2.6).
+"""The multiple-choice knapsack that divides GPUs among flexible demands (Lyra section 3.5.2).
 
 Each group is a job. Each item of a group is a number of workers beyond the job's base: its weight is the GPUs
 of these workers, its value the time they save. At most one item of each group is chosen. Dynamic programming

@@ -1,5 +1,4 @@
-"""Lyra's scheduler tick: base demands, then flexible demands on the remaining GPUs, then placement (Lyra 3.5;
-spec 2.5).
+"""Lyra's scheduler tick: base demands, then flexible demands on leftover GPUs, then placement (Lyra 3.5).
 
 `divide` takes the present workers and decides which jobs start, grow or shrink, and on which server each
 worker runs. Base workers of running jobs neither move nor stop. A second tick without an event in between
@@ -279,7 +278,7 @@ def divide(
     not_tried: BoolArray | None = None,
     not_moved: BoolArray | None = None,
 ) -> Division:
-    """Decide which jobs run where next (Lyra section 3.5; spec 2.5).
+    """Decide which jobs run where next (Lyra section 3.5).
 
     ``workers`` are the present workers, one row for each job of ``demands``; a job without base workers is
     pending. ``not_tried`` marks pending jobs that found the free GPUs too scattered before and wait for more.

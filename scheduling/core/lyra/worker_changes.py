@@ -1,5 +1,4 @@
-"""From placements to the new worker map, the role of each server and the change of each job (spec 2.5 step
-6)."""
+"""From placements to the new worker map, the role of each server and the change of each job."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Which server a worker goes to: best fit, with base and flexible workers on separate on-loan servers (Lyra
-3.5.3; spec 2.7).
+3.5.3).
 
 Placement starts as if all flexible workers had left. Base workers are placed first and never move. Then
 flexible workers return to their former servers where they can, and the others are placed anew.
@@ -72,8 +72,7 @@ class Kept(NamedTuple):
 def tear_down(
     gpus: IntArray, on_loan: BoolArray, workers: WorkerMap, gpus_per_worker: IntArray
 ) -> tuple[Room, Held]:
-    """Remove all flexible workers in thought: the room beside base workers, and the workers of each job (spec
-    2.5 step 0)."""
+    """Remove all flexible workers in thought: the room beside base workers, and the workers of each job."""
     servers = gpus.size
     jobs = gpus_per_worker.size
     kind = np.zeros(servers, dtype=np.int64)
@@ -222,7 +221,7 @@ def place_bases(
 def _next_to_return(room: Room, kept: Kept, job: int, kind: int, gpus: int, grouping: Grouping) -> int:
     """The next former server on which a flexible worker of the job can be placed again, or NOWHERE.
 
-    Servers with the most flexible workers come first, so that servers with few empty (spec 2.8); then the
+    Servers with the most flexible workers come first, so that servers with few empty; then the
     lowest row.
     """
     workers = kept.workers

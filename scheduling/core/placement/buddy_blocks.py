@@ -1,4 +1,4 @@
-"""Buddy blocks: the cluster's GPUs as aligned blocks of powers of two (ElasticFlow section 4.3; spec 2.9).
+"""Buddy blocks: the cluster's GPUs as aligned blocks of powers of two (ElasticFlow section 4.3).
 
 The GPUs of each usable server are cut into the largest aligned blocks: one of 8 for a server of 8, a 4 and a
 2 for a server of 6. A job that fits into a block sits in an aligned part of one block. A larger job takes

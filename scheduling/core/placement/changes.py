@@ -2,7 +2,7 @@
 
 A job whose GPUs stay the same has no change. The changes are ordered so that GPUs are free when a job needs
 them. If jobs wait for each other's GPUs in a circle, one of them is suspended first, best effort before
-promises, and charged for its wait (contracts 4).
+promises, and charged for its wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Foresight: play the planned changes of size forward to find which jobs must move, and when (spec 2.9)."""
+"""Foresight: play the planned changes of size forward to find which jobs must move, and when."""
 
 from __future__ import annotations
 

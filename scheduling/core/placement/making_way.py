@@ -1,4 +1,4 @@
-"""Which jobs may make way so that a new function can be measured, and how often (contracts 5)."""
+"""Which jobs may make way so that a new function can be measured, and how often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a function is measured: the largest buddy block that is free or whose jobs make way (contracts 5)."""
+"""Where a function is measured: the largest buddy block that is free or whose jobs make way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placing: sticky repack onto buddy blocks (ElasticFlow section 4.3; spec 2.9).
+"""Placing: sticky repack onto buddy blocks (ElasticFlow section 4.3).
 
 Larger jobs are placed first, so every job finds room. A job whose size did not change keeps its GPUs unless a
 larger job needs them. Of the possible places, a job takes the one that displaces the fewest jobs that a move

@@ -1,4 +1,4 @@
-"""Repack: place all jobs anew, and find the jobs whose GPUs change (ElasticFlow 4.3; spec 2.9)."""
+"""Repack: place all jobs anew, and find the jobs whose GPUs change (ElasticFlow 4.3)."""
 
 from __future__ import annotations
 

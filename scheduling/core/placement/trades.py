@@ -1,4 +1,4 @@
-"""Trades: jobs that wait for each other's GPUs (contracts 4).
+"""Trades: jobs that wait for each other's GPUs.
 
 A job can take GPUs only after their holder has left them. If jobs wait for each other in a circle, none of
 them can move. Then one of them is suspended first.

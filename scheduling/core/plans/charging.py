@@ -1,4 +1,4 @@
-"""When a plan finishes if pauses of forced moves are added to those of its level changes (contracts 4)."""
+"""When a plan finishes if pauses of forced moves are added to those of its level changes."""
 
 from __future__ import annotations
 

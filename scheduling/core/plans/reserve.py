@@ -1,4 +1,4 @@
-"""Failure reserve: servers that back no promise (ElasticFlow 4.4; spec 2.12; contracts 6)."""
+"""Failure reserve: servers that back no promise (ElasticFlow 4.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots: the time between two reallocations (contracts 4)."""
+"""Slots: the time between two reallocations."""
 
 from __future__ import annotations
 

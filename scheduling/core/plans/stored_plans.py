@@ -1,7 +1,7 @@
 """Stored plans: cut at the beginning of the next slot, forecast, and written back into a snapshot.
 
 A stored plan was made at an earlier decision. The part after the beginning of the next slot still proves
-that the promises can be kept (spec 2.5.1).
+that the promises can be kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Free capacity over time as a piecewise constant function (spec 2.1)."""
+"""Free capacity over time as a piecewise constant function."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Scaling curves: which GPU counts are levels of a job, and its throughput there.
 
-ElasticFlow section 4.1 (scaling curve), spec 1.3 (levels), 2.2 (minimum satisfactory share on an empty
-cluster) and 4.3 (cluster efficiency).
+ElasticFlow section 4.1. Also the minimum satisfactory share on an empty cluster, and cluster efficiency.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def curve_from_measurements(
     powers_of_two: bool = True,
     memory_bytes: Callable[[int], float] | None = None,
 ) -> ScalingCurve:
-    """The levels that measurements support (spec 1.3): only measured counts are levels.
+    """The levels that measurements support: only measured counts are levels.
 
     A count is a level when it is a power of two, divides the global batch, keeps the local batch within
     ``largest_local_batch`` samples, fits the cluster, and is strictly faster than the level before it. The
@@ -113,7 +112,7 @@ def pause_at(curve: ScalingCurve, gpus: int) -> float:
 
 
 def share_on_empty_cluster(curve: ScalingCurve, iterations: float, seconds: float) -> int | None:
-    """The smallest level that completes ``iterations`` within ``seconds``, or None (spec 2.2).
+    """The smallest level that completes ``iterations`` within ``seconds``, or None.
 
     This is the paper's minimum satisfactory share of a job that is alone. Pauses are not included.
     """
@@ -122,7 +121,7 @@ def share_on_empty_cluster(curve: ScalingCurve, iterations: float, seconds: floa
 
 
 def cluster_efficiency(running: Sequence[tuple[ScalingCurve, int]], cluster_gpus: int) -> float:
-    """Sum of the running jobs' speed-ups over one GPU, divided by the cluster's GPUs (spec 4.3).
+    """Sum of the running jobs' speed-ups over one GPU, divided by the cluster's GPUs.
 
     For a job that was never measured on one GPU, its smallest level divided by that level's GPUs counts as
     one GPU.

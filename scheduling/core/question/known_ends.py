@@ -1,6 +1,6 @@
 """Servers that leave at a known time are planned like on-loan servers with a known return.
 
-No promise rests on capacity that ends (contracts 11). So an owned server with a known end is planned like an
+No promise rests on capacity that ends. So an owned server with a known end is planned like an
 on-loan server with the cluster's own kind of GPU: jobs without a promise are placed there, and promised jobs
 grow onto it if their plans bear its return (decision 0015). No job is placed on it for a slot that would end
 after it leaves, so it is empty in time (decision 0015).

@@ -36,7 +36,7 @@ class ServiceClass(StrEnum):
 
 
 class Fill(StrEnum):
-    """Variant of progressive filling (ElasticFlow section 4.1; spec 2.4)."""
+    """Variant of progressive filling (ElasticFlow section 4.1)."""
 
     UNIFORM = "uniform"
     SUFFIX = "suffix"
@@ -51,7 +51,7 @@ class Newcomers(StrEnum):
 
 
 class AdmissionRule(StrEnum):
-    """Whether newcomers of one instant are decided one by one or all or nothing (spec 2.5)."""
+    """Whether newcomers of one instant are decided one by one or all or nothing."""
 
     PER_JOB = "per_job"
     BATCH = "batch"
@@ -210,7 +210,7 @@ class PlannerSettings:
     admission: AdmissionRule = AdmissionRule.PER_JOB
     #: Whether stored plans may be used when jobs cannot be filled afresh.
     stored_plans: bool = True
-    #: Number of whole servers that back no promise (contracts 6).
+    #: Number of whole servers that back no promise.
     reserve_servers: int = 0
     #: Slack for failures that every new promise keeps where servers are in reserve, beside that of its own
     #: job (`JobSnapshot.failure_slack_seconds`).

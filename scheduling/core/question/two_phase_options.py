@@ -9,7 +9,7 @@ from scheduling.core.question.options import option
 
 @dataclass(frozen=True, slots=True)
 class TwoPhaseOptions:
-    """Choices that override a policy's own rules (spec 1.8 and 2.13)."""
+    """Choices that override a policy's own rules."""
 
     #: Spec A7.
     shortest_at_most: bool = option(

@@ -1,4 +1,4 @@
-"""Silent servers: first suspect, then fenced (contracts 5). Work of a fenced server may restart elsewhere."""
+"""Silent servers: first suspect, then fenced. Work of a fenced server may restart elsewhere."""
 
 from __future__ import annotations
 

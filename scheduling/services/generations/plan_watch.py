@@ -1,4 +1,4 @@
-"""Gives up communication plans that lose; their jobs train without a plan again (Zen 3.3.2, Cupcake 7).
+"""Gives up communication plans that lose; their jobs train without a plan again (Zen 3.3.2, Cupcake).
 
 A plan loses if it was measured slower than training without a plan; if it takes far longer than predicted and
 training without a plan was never measured; if exchanges become lopsided; or if workers cannot follow it.

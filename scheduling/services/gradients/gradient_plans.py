@@ -1,4 +1,4 @@
-"""Makes communication plans in the background, once for each set of inputs (Zen, Espresso, Cupcake 7).
+"""Makes communication plans in the background, once for each set of inputs (Zen, Espresso, Cupcake).
 
 The planner's passes read these plans and wait for nothing. A plan's prediction decides which plan is tried
 and measured; no promise depends on it.

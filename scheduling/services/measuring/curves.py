@@ -17,7 +17,7 @@ from scheduling.services.memory.host_memory import growth_of_running_jobs, note_
 from scheduling.services.rows.records import lock_cluster, planning_fact_changed
 from scheduling.services.rows.wakeups import wake
 
-#: Relative change of throughput above which plans are made anew (spec 2.11, drift).
+#: Relative change of throughput above which plans are made anew (drift).
 DRIFT = 0.05
 #: Weight of the latest measurements.
 WEIGHT = 0.5

@@ -1,5 +1,4 @@
-"""GPUs that a model with experts needs with and without tiers, and seconds of an iteration on them (MoESys
-7.2)."""
+"""GPUs that a model with experts needs with and without tiers, and seconds of an iteration on them."""
 
 from __future__ import annotations
 

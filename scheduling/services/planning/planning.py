@@ -1,6 +1,6 @@
 """The planner: reads a snapshot, asks the policy, and commits the answer unless facts have changed meanwhile.
 
-Newcomers are decided at once; allocations change at slot boundaries (contracts 4). Computation happens
+Newcomers are decided at once; allocations change at slot boundaries. Computation happens
 outside transactions. A commit compares the planning version with the snapshot's. If it differs, everything is
 computed again while changes of facts wait (decision 0005).
 """

@@ -1,4 +1,4 @@
-"""Outcomes of promises: met, missed, or void with a reason (contracts 2). Void never counts as met."""
+"""Outcomes of promises: met, missed, or void with a reason. Void never counts as met."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def void_promise(job: Job, reason: VoidReason) -> None:
 
 
 def lost_beyond_reserve(job: Job) -> bool:
-    """Return whether the job lost more servers than its promise covers (contracts 6). Announced ends of
+    """Return whether the job lost more servers than its promise covers. Announced ends of
     servers do not count, since they were planned for."""
     failures = Recovery.objects.filter(job=job, kind=RecoveryKind.HARDWARE)
     if job.decided_at is not None:

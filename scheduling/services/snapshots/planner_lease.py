@@ -1,4 +1,4 @@
-"""The planner's lease: one planner at a time, fenced (contracts 4).
+"""The planner's lease: one planner at a time, fenced.
 
 A session advisory lock keeps two planners apart and ends with its holder's connection. The epoch grows
 whenever another process takes over. Every generation carries it to the agents, which refuse an older one, and

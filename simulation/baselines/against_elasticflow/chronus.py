@@ -1,7 +1,7 @@
 """Chronus: jobs with deadlines get leases, packed as late as their deadlines allow; other jobs use idle GPUs.
 
 Gao et al., "Chronus: A Novel Deadline-aware Scheduler for Deep Learning Training Jobs" (SoCC 2021), as
-ElasticFlow compares with it (spec 4.4).
+ElasticFlow compares with it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from simulation.baselines.against_elasticflow.exact_completions import wake_at_e
 class EdfArtifact(Edf):
     """EDF that scales a job out to its largest measured GPU count, even where that makes it slower.
 
-    Source: the simulator behind figures 8 to 11 of the paper (spec 2.15 A16). It differs from the text in
+    Source: the simulator behind figures 8 to 11 of the paper. It differs from the text in
     three ways. The scale-out limit is the largest count in the tables, which end at 64 GPUs and at the batch
     size. No pause is charged. The GPUs of a job that ends are divided again at once instead of at the end of
     its slot, if the last planning instant is at least a slot ago.

@@ -28,7 +28,7 @@ EVERY_GRANT = 1 << 40
 class EdfElastic(WithoutPromises):
     """Minimum satisfactory shares in deadline order, then grants by GPU time saved.
 
-    Source: the paper's text; spec 4.4. A job that cannot meet its deadline gets all GPUs it can use until it
+    Source: the paper's text. A job that cannot meet its deadline gets all GPUs it can use until it
     ends, still in deadline order. So one late job takes GPUs from later ones: admission control exists to
     prevent that. Best effort is filled last, shortest first. Deviations from the published simulation: grants
     go by GPU time saved (there by GPU time added), and plans include the pauses of changes of level.

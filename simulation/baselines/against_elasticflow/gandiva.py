@@ -1,7 +1,7 @@
 """Gandiva: jobs of one size share servers and take turns on them.
 
 Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning" (OSDI 2018), section 3
-(time-slicing on servers of one affinity), as simulated for Tiresias and ElasticFlow (spec 4.4).
+(time-slicing on servers of one affinity), as simulated for Tiresias and ElasticFlow.
 """
 
 from __future__ import annotations

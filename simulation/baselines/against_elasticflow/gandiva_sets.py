@@ -1,6 +1,6 @@
 """Gandiva's server sets: groups of servers that run jobs of one size, taking turns.
 
-As in the simulator of Tiresias, with which ElasticFlow compares (spec 4.4): jobs are grouped by the GPUs they
+As in the simulator of Tiresias, with which ElasticFlow compares: jobs are grouped by the GPUs they
 ask for; a group owns sets of servers; a set runs as many jobs at once as fit on it, the others wait in it for
 their turn.
 """

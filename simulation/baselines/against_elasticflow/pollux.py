@@ -1,7 +1,7 @@
 """Pollux: GPUs are divided for the fairest goodput, which is throughput times statistical efficiency.
 
 Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning" (OSDI 2021), section
-4.2, as ElasticFlow compares with it (spec 4.4).
+4.2, as ElasticFlow compares with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Themis: GPUs go to the jobs that sharing delays most, by finish-time fairness.
 
 Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling" (NSDI 2020), section 3, in the formulation
-of Gavel (Narayanan et al., OSDI 2020, section 4.2) that ElasticFlow compares with (spec 4.4).
+of Gavel (Narayanan et al., OSDI 2020, section 4.2) that ElasticFlow compares with.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tiresias, two-dimensional least attained service: jobs that have used little GPU time go first.
 
 Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning" (NSDI 2019), section 3.2
-(discretized 2D-LAS), with the limits of the simulator that ElasticFlow compares with (spec 4.4).
+(discretized 2D-LAS), with the limits of the simulator that ElasticFlow compares with.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AFS as in Lyra's evaluation: workers one by one to the job that gains most (Lyra section 3.7; spec 2.12).
+"""AFS as in Lyra's evaluation: workers one by one to the job that gains most (Lyra section 3.7).
 
 The published rule starts every job on one GPU and has no largest size. Here base demands are admitted as in
 Lyra, and jobs grow within their ranges. A workload with open ranges (`ScenarioRules.unbounded`) gives the

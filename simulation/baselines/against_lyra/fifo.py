@@ -1,4 +1,4 @@
-"""First come, first served: the baseline of Lyra's evaluation (section 3.7.1; spec 2.12)."""
+"""First come, first served: the baseline of Lyra's evaluation (section 3.7.1)."""
 
 from __future__ import annotations
 

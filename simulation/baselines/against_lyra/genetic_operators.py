@@ -1,6 +1,6 @@
 """Pollux's genetic search on placement matrices: fitness, crossover, mutation and repair.
 
-Qiao et al., "Pollux" (OSDI 2021), section 4.2, with the steps of its published scheduler (spec 2.12).
+Qiao et al., "Pollux" (OSDI 2021), section 4.2, with the steps of its published scheduler.
 """
 
 from __future__ import annotations

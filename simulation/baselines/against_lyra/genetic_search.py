@@ -1,5 +1,5 @@
 """Pollux's genetic search for the placement with the greatest power mean of speed-ups, within a budget of
-generations (spec 2.12)."""
+generations."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from simulation.baselines.against_lyra.non_dominated import crowding, fronts, su
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The effort of a search. Published: a population of 100 and 100 generations; 250 in Lyra's experiments
-    (spec 1.8).
+    """The effort of a search. Published: a population of 100 and 100 generations; 250 in Lyra's experiments.
 
     Raises ValueError for a population that cannot be paired.
     """

@@ -1,5 +1,5 @@
 """Gandiva as in Lyra's evaluation: first come, first served; jobs grow only while none waits (Lyra section
-3.7; spec 2.12).
+3.7).
 
 `gandiva.py` is Gandiva as in ElasticFlow's evaluation, with turns on shared GPUs.
 """

@@ -1,4 +1,4 @@
-"""Pollux as in Lyra's evaluation: placements by a genetic search for goodput (Lyra section 3.7; spec 2.12).
+"""Pollux as in Lyra's evaluation: placements by a genetic search for goodput (Lyra section 3.7).
 
 `pollux.py` is Pollux as in ElasticFlow's evaluation, with exact sizes. The search here is genetic with a
 budget of generations, so it may end before the best placement is found, as in the original.

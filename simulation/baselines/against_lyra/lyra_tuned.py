@@ -1,5 +1,4 @@
-"""Lyra with tuned jobs: elastic jobs adapt batch size and learning rate to their workers (Lyra section 3.7.1;
-spec 2.11)."""
+"""Lyra with tuned jobs: elastic jobs adapt batch size and learning rate to their workers (Lyra 3.7.1)."""
 
 from __future__ import annotations
 

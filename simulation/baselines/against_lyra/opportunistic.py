@@ -1,4 +1,4 @@
-"""Opportunistic use of idle inference servers, without an orchestrator (Lyra section 3.7; spec 2.12).
+"""Opportunistic use of idle inference servers, without an orchestrator (Lyra section 3.7).
 
 Jobs that can run on both kinds of GPUs queue only for idle inference servers, other jobs for owned servers. A
 reclaim takes servers regardless of their jobs: simulations choose them at random.

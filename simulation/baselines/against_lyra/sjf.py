@@ -1,4 +1,4 @@
-"""Shortest job first without growth: shows how much of Lyra's gain comes from the order alone (spec 2.12)."""
+"""Shortest job first without growth: shows how much of Lyra's gain comes from the order alone."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ USUAL_GPU_TYPE = "T4"
 
 @dataclass(frozen=True, slots=True)
 class Lending(ReclaimRules):
-    """An inference cluster beside the training cluster, and how its idle servers are lent (spec 2.2 to 2.4).
+    """An inference cluster beside the training cluster, and how its idle servers are lent.
 
     ``usage``: share of its GPUs in use over time. ``hysteresis`` and ``hold_seconds`` are 0 as published
     (`LendingRule.decide`). ``inference_gpu_type``: GPU type of its servers.

@@ -64,7 +64,7 @@ class Imperfections:
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """One run. ``reserve_slack_seconds``: slack that each promise keeps for failures (contracts 6).
+    """One run. ``reserve_slack_seconds``: slack that each promise keeps for failures.
     ``standby_servers``: servers of each pool that are not planned on until one replaces a lost server.
     ``bound``: also compute how many deadlines any schedule could meet. ``known_ends``: servers that leave.
     ``server_memory_bytes``: host memory of each server, one entry per pool; empty if unknown.

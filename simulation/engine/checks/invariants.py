@@ -1,4 +1,4 @@
-"""What must hold after every event of a simulation (spec 2.14, with the product's exceptions of contracts 6).
+"""What must hold after every event of a simulation.
 
 Checked if the settings ask for it; a violation stops the run with the invariant's name and the numbers.
 """

@@ -1,5 +1,4 @@
-"""What must hold after every event if promises rest on owned servers and other servers are borrowed (design
-section 4)."""
+"""What must hold after every event if promises rest on owned servers and other servers are borrowed."""
 
 from __future__ import annotations
 

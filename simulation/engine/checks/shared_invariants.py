@@ -1,5 +1,4 @@
-"""What must hold after every event if jobs have ranges of workers on owned and borrowed servers (Lyra spec 6
-items 2, 3, 7, 23)."""
+"""What must hold after every event if jobs have ranges of workers on owned and borrowed servers (Lyra)."""
 
 from __future__ import annotations
 

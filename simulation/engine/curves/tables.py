@@ -65,7 +65,7 @@ def curve_tables(
     true_factor: FloatArray,
     failures: PoolFailures | None = None,
 ) -> CurveTables:
-    """Return the curves of all jobs on one pool, with the pauses of a cluster of its size (spec 2.10).
+    """Return the curves of all jobs on one pool, with the pauses of a cluster of its size.
 
     ``adapts_batch``: jobs run along their adapted curves where the workload has them. A policy that charges
     pauses adds the maximum ``agent_latency_seconds`` to them, as the live platform does by measuring pauses

@@ -1,5 +1,4 @@
-"""Speed of each job by its number of workers, on training and on inference GPUs (Lyra section 3.4; spec 1.5,
-1.6)."""
+"""Speed of each job by its number of workers, on training and on inference GPUs (Lyra section 3.4)."""
 
 from __future__ import annotations
 

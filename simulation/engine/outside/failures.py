@@ -106,7 +106,7 @@ ITERATIONS_BEHIND = 2.0
 
 
 def reserve_slack_seconds(settings: SimulationSettings, workload: Workload) -> float:
-    """Return the seconds that each promise keeps for the failures covered by the reserve (contracts 6)."""
+    """Return the seconds that each promise keeps for the failures covered by the reserve."""
     if not settings.reserve_servers:
         return 0.0
     cost = failure_cost(settings)

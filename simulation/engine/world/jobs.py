@@ -149,7 +149,7 @@ class JobStates:
         self.checkpoint_at[row] = now
 
     def strike(self, row: int, now: float, checkpoint_seconds: float) -> None:
-        """Stop the job, whose server is lost, and reset it to its last checkpoint (spec 2.12)."""
+        """Stop the job, whose server is lost, and reset it to its last checkpoint."""
         self.remaining[row] = self._durable(row, now, checkpoint_seconds)
         self._stand_still(row)
         self.write_checkpoint(row, now)

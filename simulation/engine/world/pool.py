@@ -369,7 +369,7 @@ class PoolState:
         return 0.0
 
     def _pause_unchanged(self, answer: Answer, jobs: JobStates) -> None:
-        """Pause jobs with unchanged GPUs too, for the time of a restart among known GPUs (spec 2.10)."""
+        """Pause jobs with unchanged GPUs too, for the time of a restart among known GPUs."""
         going_on = jobs.gpus[self.rows] > 0
         going_on[list(answer.changed)] = False
         rows = self.rows[going_on]

@@ -202,7 +202,7 @@ class SharedPool(PoolState):
         )
 
     def believed_remaining(self, jobs: JobStates, rows: IntArray) -> np.ndarray:
-        """Return the work left by the estimate, at least 5 % of the estimate (spec 2.10)."""
+        """Return the work left by the estimate, at least 5 % of the estimate."""
         estimate = jobs.total[rows] * self.workers.ranges.estimate_factor[rows]
         done = jobs.total[rows] - jobs.remaining[rows]
         outlived = np.maximum(estimate - done, 0.05 * estimate)

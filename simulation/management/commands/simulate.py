@@ -47,7 +47,7 @@ class Command(BaseCommand):
     requires_migrations_checks = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The options of contracts 7."""
+        """The options of a simulation."""
         _add_cluster(parser)
         _add_planner(parser)
         _add_failures(parser)

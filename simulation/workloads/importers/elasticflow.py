@@ -2,7 +2,7 @@
 
 Both spellings are read: ``submission_time, num_iteration, deadline`` (the ten ITP clusters, the testbed) and
 ``submit_time, iteration, ddl`` (the T4 trace, the Philly-derived one, the authors' generator), with or
-without ``best_effort``. Drawn values in a trace are used as they are (spec 4.1).
+without ``best_effort``. Drawn values in a trace are used as they are.
 """
 
 from __future__ import annotations

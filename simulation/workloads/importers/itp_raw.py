@@ -1,7 +1,7 @@
 """Raw rows of the ITP clusters: ``submission_time, duration, num_gpu``, with or without ``job_id``.
 
 Model and batch are drawn by seed, iterations are ``floor(duration * throughput)``, and the deadline is drawn
-around the duration, as in the published traces (spec 4.1).
+around the duration, as in the published traces.
 """
 
 from __future__ import annotations

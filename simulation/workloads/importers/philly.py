@@ -2,7 +2,7 @@
 several is joined by ``+``.
 
 Seconds count from the first job of the selection. Model, batch and deadline are drawn by seed, iterations are
-``floor(duration * throughput)`` (spec 4.1).
+``floor(duration * throughput)``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Filter for jobs without models, shared by the ITP and Philly formats (spec 4.1)."""
+"""Filter for jobs without models, shared by the ITP and Philly formats."""
 
 from __future__ import annotations
 

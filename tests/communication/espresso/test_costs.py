@@ -1,4 +1,4 @@
-"""Costs of operations: the vector of the specification, and the bytes actually received."""
+"""Costs of operations: a worked example, and bytes as they are really received."""
 
 from __future__ import annotations
 

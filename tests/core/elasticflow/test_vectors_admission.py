@@ -1,4 +1,4 @@
-"""Worked examples of filling and admission: V1-V6, V9, V11, V13, V16-V18, V27 of the specification."""
+"""Worked examples of filling and admission: V1-V6, V9, V11, V13, V16-V18, V27."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worked examples of elastic allocation and best effort: V10, V12, V14, V15, V23 of the specification."""
+"""Worked examples of elastic allocation and best effort: V10, V12, V14, V15, V23."""
 
 from __future__ import annotations
 

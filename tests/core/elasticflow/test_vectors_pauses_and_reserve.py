@@ -1,4 +1,4 @@
-"""Worked examples of the pause model and the failure reserve: V7, V21, V22 of the specification."""
+"""Worked examples of the pause model and the failure reserve: V7, V21, V22."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worked examples of placement: V8, V19, V20 of the specification."""
+"""Worked examples of placement: V8, V19, V20."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Lending survives a crash at any statement and random sequences of steps: a server returns only without
-workers (spec 6.5 to 6.7)."""
+"""Lending survives an end at any statement, and random life: a server goes home only when idle."""
 
 from __future__ import annotations
 

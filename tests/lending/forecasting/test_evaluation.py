@@ -1,4 +1,4 @@
-"""Errors on the last days of a curve, and reclaims made before usage rose (spec 2.2)."""
+"""Errors on the last days of a curve, and whether reclaims began before usage rose."""
 
 from __future__ import annotations
 

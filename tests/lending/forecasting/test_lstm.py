@@ -1,4 +1,4 @@
-"""The recurrent network: its gradients, its accuracy on the daily curve, and its side effects (spec 2.2)."""
+"""The recurrent network: its gradients, its accuracy on the daily curve, and what it leaves alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates choose the experts, weights and balance losses of the specification's vectors W1 to W4."""
+"""Gates choose the experts, weights and balance losses of worked examples W1 to W4."""
 
 from __future__ import annotations
 

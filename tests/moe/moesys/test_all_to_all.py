@@ -64,7 +64,7 @@ def test_one_server_or_one_rank_on_each_has_no_hierarchy(ranks, bytes_):
 
 
 def test_gain_by_servers_with_three_quarters_of_the_spine():
-    """MoESys 4.4, by both models of the spine."""
+    """MoESys, by both models of the spine."""
     for rates in (LinkRates(within_latency=0, between_latency=0),
                   LinkRates(within_latency=0, between_latency=0, oversubscription=1.5)):  # fmt: skip
         gains = [

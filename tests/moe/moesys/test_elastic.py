@@ -107,7 +107,7 @@ def test_memory_for_one_expert_forbids_packing():
 
 
 def test_without_a_deadline_samples_per_gpu_decide():
-    """Two GPUs are as fast as four with one task each (MoESys 4.4)."""
+    """Two GPUs are as fast as four with one task each (MoESys)."""
     memory = RankMemory(capacity_bytes=60, expert_bytes=20)
     best = choose_gang(TABLE_3, MEASURED, 8, memory=memory)
     assert best is not None
@@ -246,7 +246,7 @@ def test_many_tasks_are_planned_by_grids():
 @settings(max_examples=30)
 @given(LOADS.filter(lambda batches: len({batch for batch in batches if batch}) > 1))
 def test_balance_raises_throughput_per_gpu_if_loads_differ(batches):
-    """Trend (iii) of MoESys 4.4."""
+    """Trend (iii) of MoESys."""
     tasks = [Task(batch * 12) for batch in batches if batch]
     before = predict_gang(plan_one_gpu_each(tasks), StepCost(0.0, 0.006))
     after = predict_gang(plan_elastic(tasks, Mode.UP), StepCost(0.0, 0.006))

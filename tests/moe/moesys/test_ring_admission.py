@@ -1,4 +1,4 @@
-"""Admission of ring jobs: vector V8, the stand-in of MoESys 4.4, latencies and remedies."""
+"""Admission of ring jobs: vector V8, the stand-in of MoESys, latencies and remedies."""
 
 from __future__ import annotations
 

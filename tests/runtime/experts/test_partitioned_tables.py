@@ -25,7 +25,7 @@ from workers.runtime.synchronisation.partitioned_tables import GroupTableExchang
 
 RANKS, ROWS, WIDTH, ITERATIONS = 2, 11, 5, 3
 LINA = {"kind": "lina", "choices": {}}
-#: Vector V7 of the specification.
+#: Worked example V7.
 V7_IDS = ([1, 3], [0, 5], [2, 2], [4, 1])
 
 

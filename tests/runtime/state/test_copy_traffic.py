@@ -168,7 +168,7 @@ def test_without_idle_time_points_are_rare_and_follow_the_collectives() -> None:
 
 
 def test_points_are_as_frequent_as_servers_fail() -> None:
-    """Specification 2.7: the best interval falls with the root of the failure rate."""
+    """The best interval falls with the root of the failure rate."""
 
     def every(failures_a_day: float) -> int:
         training = Training(

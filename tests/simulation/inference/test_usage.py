@@ -1,4 +1,4 @@
-"""Usage of an inference cluster: the synthetic day, series over time, and files (spec 4.2 and 4.3)."""
+"""Usage of an inference cluster: the synthetic day, series over time, and files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAY = 24 * HOUR
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_the_synthetic_curve_has_the_published_statistics(seed: int) -> None:
-    """Checked for the spec: mean 0.650, ratio of peak to trough 2.19, median step 0.0204."""
+    """Published statistics: mean 0.650, ratio of peak to trough 2.19, median step 0.0204."""
     series = daily_usage(DailyCurve(), seed=seed)
     assert series.expected is not None
     assert series.usage.size == 15 * DAY
@@ -80,7 +80,7 @@ def test_any_curve_stays_a_share(
     series = daily_usage(DailyCurve(days, trough, swing, noise, bursts), seed=seed)
     assert ((series.usage >= 0.0) & (series.usage <= 1.0)).all()
     if trough >= 0.40 and trough + swing <= 0.95:
-        assert ((series.usage >= 0.40) & (series.usage <= 0.95)).all(), "the spec's range"
+        assert ((series.usage >= 0.40) & (series.usage <= 0.95)).all(), "the published range"
 
 
 @given(st.floats(0.0, 0.5), st.floats(0.0, 0.5))

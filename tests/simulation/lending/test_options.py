@@ -1,5 +1,4 @@
-"""`manage.py simulate` with elastic jobs and loaned servers: defaults, and options refused in one line
-(contracts 7)."""
+"""`manage.py simulate` with elastic jobs and servers on loan: the defaults, and errors of one line."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_gpu_types_are_found_whatever_their_letter_case(tmp_path: Path) -> None:
 
 
 def ceiling(curve: dict[int, float]) -> int:
-    """Return the last GPU count before the first that is not faster (spec 1.3)."""
+    """The last count before the first that is not faster."""
     counts = sorted(curve)
     for count, following in zip(counts, counts[1:], strict=False):
         if curve[following] <= curve[count]:

@@ -1,4 +1,4 @@
-"""Exchanges of expert rows between servers in two phases: within servers, then along rails (MoESys 2.6).
+"""Exchanges of expert rows between servers in two phases: within servers, then along rails (MoESys).
 
 All ranks know the numbers of rows between all pairs of ranks. Each predicts both times and makes the same
 choice, so no count is sent twice. The result equals that of the flat exchange bit for bit.

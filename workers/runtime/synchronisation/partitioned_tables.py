@@ -1,4 +1,4 @@
-"""Tables whose columns are divided among the ranks (MoESys 2.7).
+"""Tables whose columns are divided among the ranks (MoESys).
 
 Ids are gathered from all ranks. Each rank looks all of them up in its columns, and an all-to-all returns
 complete rows. Gradients take the reverse path, so each rank has the whole gradient of its columns. States

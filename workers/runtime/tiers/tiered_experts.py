@@ -1,4 +1,4 @@
-"""Tiers of expert states in training (MoESys 2.1 to 2.3).
+"""Tiers of expert states in training (MoESys).
 
 An expert's parameters are on the device while it computes. Otherwise its state is in host memory or in its
 file. The parameters of its module keep their shape without memory. In the backward pass an expert is

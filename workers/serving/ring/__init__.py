@@ -1,1 +1,1 @@
-"""Layers that stream from host memory through a ring of device memory while they serve (MoESys 2.8)."""
+"""Layers that stream from host memory through a ring of device memory while they serve (MoESys)."""

@@ -1,4 +1,4 @@
-"""Choose the on-loan servers that a reclaim returns, with few preempted jobs (Lyra section 3.4; spec 2.4).
+"""Choose the on-loan servers that a reclaim returns, with few preempted jobs (Lyra section 3.4).
 
 Idle servers go first, then the flexible group: servers with only flexible workers, whose jobs shrink and
 continue. If more servers are needed, jobs are preempted. The methods choose differently among those: Lyra's

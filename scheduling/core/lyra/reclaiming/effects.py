@@ -1,4 +1,4 @@
-"""What a reclaim does to jobs, live and in simulation (Lyra section 3.4; spec 2.4.3).
+"""What a reclaim does to jobs, live and in simulation (Lyra section 3.4).
 
 A job that loses a base worker is preempted: it loses all its workers on all servers. A job that loses only
 flexible workers continues without them.

@@ -1,5 +1,4 @@
-"""Lyra's greedy choice among servers with base workers: the lowest preemption cost first (Lyra section 3.4;
-spec 2.4.3, steps 4 to 7).
+"""Lyra's greedy choice among servers with base workers: the lowest preemption cost first (Lyra section 3.4).
 
 A preempted job leaves all its servers, so each pick lowers the cost of others. Ties go to the server whose
 jobs free the fewest GPUs on other servers. GPUs on servers that lose their last base worker do not count,
@@ -187,8 +186,8 @@ def greedy_picks(
     -credited servers, row).
 
     ``share`` is the part of each pair of job and server in the server's cost. ``already`` marks servers that
-    are returned before. ``count_always``: the cost is the number of jobs (spec 2.4.3 for a reclaim of one
-    server). ``count_last``: the same for the last pick, where it cannot preempt more jobs.
+    are returned before. ``count_always``: the cost is the number of jobs (for a reclaim of one server).
+    ``count_last``: the same for the last pick, where it cannot preempt more jobs.
     """
     taken = np.zeros(layout.usable.size, dtype=np.bool_)
     taken[already] = True

@@ -1,4 +1,4 @@
-"""The fewest preemptions for a reclaim, by a 0/1 program (Lyra section 3.4; spec 2.4.4).
+"""The fewest preemptions for a reclaim, by a 0/1 program (Lyra section 3.4).
 
 The problem is minimum k-union: choose k servers such that the fewest jobs have a base worker on one of them.
 Without the constraint on k the program is integral, so the relaxation is nearly tight; with it the problem is

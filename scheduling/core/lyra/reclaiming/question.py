@@ -1,5 +1,5 @@
 """A reclaim as arrays: the workers on each on-loan server, and what returning servers does to jobs (Lyra
-section 3.4; spec 2.4).
+section 3.4).
 
 The rule itself is in `effects.py`.
 """
@@ -102,7 +102,7 @@ def server_fraction(layout: Layout, *, count_owned: bool = False) -> FloatArray:
     """The part of each pair in its server's preemption cost: one over the number of candidates with base
     workers of the job.
 
-    This is Lyra's cost (Lyra section 3.4; spec 2.4.1): a job on one server alone counts in full. With
+    This is Lyra's cost (Lyra section 3.4): a job on one server alone counts in full. With
     ``count_owned`` the number includes servers that can never be returned (spec A4).
     """
     spread = layout.spread
@@ -113,8 +113,7 @@ def server_fraction(layout: Layout, *, count_owned: bool = False) -> FloatArray:
 
 
 def gpu_fraction(layout: Layout) -> FloatArray:
-    """The part of each pair by GPUs: the job's base GPUs there over its base GPUs on all candidates (spec
-    2.4.1)."""
+    """The part of each pair by GPUs: the job's base GPUs there over its base GPUs on all candidates."""
     base_gpus = _of_bound_pairs(
         layout, layout.gpus * layout.base / np.maximum(layout.base + layout.flexible, 1)
     )

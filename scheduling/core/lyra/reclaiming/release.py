@@ -1,5 +1,4 @@
-"""The order in which servers of the flexible group are returned: the least time lost first (spec 2.4.3, step
-3)."""
+"""The order in which servers of the flexible group are returned: the least time lost first."""
 
 from __future__ import annotations
 
