@@ -1,4 +1,4 @@
-"""Training from files with prefetch, beside training without it and the recurrence of MoESys.
+"""Training from files with prefetch, beside training without it and the recurrence of MoESys' prefetch.
 
 The runtime's own tiers train one expert in each of some layers; host memory holds three states. Files are
 really read and written. Each read, write and expert takes at least a declared time, in sleeps, so a busy host

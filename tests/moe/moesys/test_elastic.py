@@ -246,7 +246,7 @@ def test_many_tasks_are_planned_by_grids():
 @settings(max_examples=30)
 @given(LOADS.filter(lambda batches: len({batch for batch in batches if batch}) > 1))
 def test_balance_raises_throughput_per_gpu_if_loads_differ(batches):
-    """Trend (iii) of MoESys."""
+    """The third trend of MoESys' elastic training."""
     tasks = [Task(batch * 12) for batch in batches if batch]
     before = predict_gang(plan_one_gpu_each(tasks), StepCost(0.0, 0.006))
     after = predict_gang(plan_elastic(tasks, Mode.UP), StepCost(0.0, 0.006))
