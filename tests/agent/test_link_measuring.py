@@ -198,19 +198,19 @@ def test_two_agents_measure_once_and_report_until_acknowledged(monkeypatch: pyte
         first.update(calls, lease)
         second.update(answers, lease)
 
-        def found() -> Any:
+        def pending() -> Any:
             loop.run_for(0.05)
             return first.pending_result()
 
-        report = wait_until(found, "the link was measured")
+        report = wait_until(pending, "the link was measured")
         assert (report["link"], report["number"]) == (7, 3)
         assert report["bytes_per_second"] > 0
         assert "problem" not in report
         # A second call would fail soon, since the port no longer answers.
         monkeypatch.setattr("workers.agent.talking.link_probes.CALLING_SECONDS", 0.1)
         first.update(calls, lease)
-        assert first.pending_result() is told
-        first.forget(told)
+        assert first.pending_result() is report
+        first.forget(report)
         for _ in range(20):
             loop.run_for(0.05)
         assert first.pending_result() is None, "it is not measured again"
@@ -234,11 +234,11 @@ def test_measuring_needs_the_secret_and_a_lease(amiss: str, monkeypatch: pytest.
         second.update(answers, now - 1 if amiss == "lease" else now + 60)
         first.update(calls, now + 60)
 
-        def found() -> Any:
+        def pending() -> Any:
             loop.run_for(0.05)
             return first.pending_result()
 
-        assert "problem" in wait_until(found, "it was given up")
+        assert "problem" in wait_until(pending, "it was given up")
 
 
 @pytest.mark.parametrize(

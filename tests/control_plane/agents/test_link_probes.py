@@ -27,6 +27,7 @@ from scheduling.services.agents.link_probes import (
     ask_for_measurements,
 )
 from scheduling.services.generations.server_ports import take_ports
+from scheduling.services.rows.records import lock_cluster
 from tests.control_plane.agent_api import busy_server, send
 from tests.factories import GenerationFactory, JobFactory
 from workers.agent.orders.desired_state import parse_desired_state
@@ -190,11 +191,10 @@ def test_result_stored_just_before_the_timeout_stays(
     Server.objects.filter(pk=servers[2].pk).update(drain="drained")
     ask_for_measurements()
     later(PROBE_TIMEOUT + timedelta(seconds=1))
-    lock = link_probes.lock_cluster
 
     def lock_after_the_result(cluster_id: int) -> Cluster:
         tells(servers[0], ServerLink.objects.get())
-        return lock(cluster_id)
+        return lock_cluster(cluster_id)
 
     monkeypatch.setattr(link_probes, "lock_cluster", lock_after_the_result)
     ask_for_measurements()
