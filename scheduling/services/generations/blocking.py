@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Gpu
-from projects.prepared import PreparedRows, PreparedValues
+from projects.prepared import PreparedValues
 from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose
 from scheduling.core.plans.release import (
     UNKNOWN_SECONDS,
@@ -39,6 +40,22 @@ def release_bounds(cluster: Cluster) -> ReleaseBounds:
     )
 
 
+class _Held(NamedTuple):
+    """An unreleased assignment and what is read of its generation. A large cluster has thousands."""
+
+    gpu_id: int
+    job_id: str
+    state: str
+    generation_id: int
+    purpose: str
+    generation_state: str
+    goal: str
+    created_at: datetime
+    held_at: datetime | None
+    step_expires_at: datetime | None
+    retired_at: datetime | None
+
+
 @dataclass(frozen=True)
 class _Pool:
     """The pool's GPUs, their addresses, and unreleased assignments by generation."""
@@ -48,16 +65,20 @@ class _Pool:
     moment: float
     gpus: Sequence[Gpu]
     addresses: Mapping[int, int]
-    held: Mapping[int, list[Assignment]]
+    held: Mapping[int, list[_Held]]
 
 
-_UNRELEASED = PreparedRows(
+_UNRELEASED = PreparedValues(
     lambda cluster_id: (
         Assignment.objects.filter(job__cluster=cluster_id)
         .exclude(state=AssignmentState.RELEASED)
-        .select_related("generation")
+        .values_list(
+            "gpu_id", "job_id", "state", "generation_id", "generation__purpose", "generation__state",
+            "generation__goal", "generation__created_at", "generation__held_at",
+            "generation__step_expires_at", "generation__retired_at",
+        )
     )
-)
+)  # fmt: skip
 _SILENT = PreparedValues(
     lambda cluster_id: Agent.objects.filter(
         server__cluster=cluster_id, server__state=ServerState.SUSPECT
@@ -73,8 +94,9 @@ def blocked_gpus(
     ``addresses``: address by a GPU's primary key. ``planned``: ids of the snapshot's jobs, whose GPUs are
     known.
     """
-    held: dict[int, list[Assignment]] = defaultdict(list)
-    for assignment in _UNRELEASED.ask(cluster.pk):
+    held: dict[int, list[_Held]] = defaultdict(list)
+    for row in _UNRELEASED.ask(cluster.pk):
+        assignment = _Held(*row)
         if assignment.gpu_id in addresses:
             held[assignment.generation_id].append(assignment)
     pool = _Pool(cluster, release_bounds(cluster), moment, gpus, addresses, held)
@@ -82,7 +104,7 @@ def blocked_gpus(
         addresses[assignment.gpu_id]
         for assignments in held.values()
         for assignment in assignments
-        if assignment.job_id in planned and assignment.generation.purpose == Purpose.TRAINING
+        if assignment.job_id in planned and assignment.purpose == Purpose.TRAINING
         and assignment.state != AssignmentState.CLEARING
     }  # fmt: skip
     return [
@@ -97,16 +119,16 @@ def blocked_gpus(
 def _left_out(pool: _Pool, planned: set[str]) -> Iterator[BlockedGpus]:
     """Yield training generations of jobs that the snapshot leaves out: paused, or set aside."""
     generations = {
-        key: assignments[0].generation
+        key: assignments[0]
         for key, assignments in pool.held.items()
-        if assignments[0].generation.purpose == Purpose.TRAINING
-        and assignments[0].generation.state != GenerationState.RETIRED
+        if assignments[0].purpose == Purpose.TRAINING
+        and assignments[0].generation_state != GenerationState.RETIRED
         and assignments[0].job_id not in planned
     }
     handovers = {
         generation.job_id: _seconds(generation.step_expires_at)
         for generation in generations.values()
-        if generation.state == GenerationState.HANDOVER
+        if generation.generation_state == GenerationState.HANDOVER
     }
     for key, generation in generations.items():
         ends_at = _seconds(generation.step_expires_at)
@@ -122,8 +144,8 @@ def _left_out(pool: _Pool, planned: set[str]) -> Iterator[BlockedGpus]:
 
 def _being_measured(pool: _Pool) -> Iterator[BlockedGpus]:
     for assignments in pool.held.values():
-        generation = assignments[0].generation
-        if generation.purpose == Purpose.PROFILING and generation.state != GenerationState.RETIRED:
+        generation = assignments[0]
+        if generation.purpose == Purpose.PROFILING and generation.generation_state != GenerationState.RETIRED:
             waits = any(assignment.state == AssignmentState.WAITING for assignment in assignments)
             until = measured_by(
                 generation.created_at.timestamp(),
@@ -139,7 +161,7 @@ def _overdue(pool: _Pool) -> Iterator[BlockedGpus]:
     """Yield GPUs that agents were told to clear and did not confirm in the usual time."""
     for assignments in pool.held.values():
         clearing = [each for each in assignments if each.state == AssignmentState.CLEARING]
-        told_at = _seconds(assignments[0].generation.retired_at)
+        told_at = _seconds(assignments[0].retired_at)
         until = confirmed_by(told_at or 0.0, pool.moment, pool.bounds) if clearing else None
         if until is not None:
             yield _block(pool, clearing, until)
@@ -165,7 +187,7 @@ def _broken(pool: _Pool) -> Iterator[BlockedGpus]:
         yield BlockedGpus(addresses=tuple(broken), until=pool.moment + UNKNOWN_SECONDS)
 
 
-def _block(pool: _Pool, assignments: Sequence[Assignment], until: float) -> BlockedGpus:
+def _block(pool: _Pool, assignments: Sequence[_Held], until: float) -> BlockedGpus:
     addresses = sorted({pool.addresses[assignment.gpu_id] for assignment in assignments})
     return BlockedGpus(addresses=tuple(addresses), until=until)
 

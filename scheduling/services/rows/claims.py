@@ -12,8 +12,10 @@ from scheduling.choices import AssignmentState, GenerationState, Purpose
 from scheduling.models import Assignment, Generation
 
 _UNRETIRED = PreparedRows(
-    lambda cluster_id: Generation.objects.filter(job__cluster=cluster_id, purpose=Purpose.TRAINING).exclude(
-        state=GenerationState.RETIRED
+    lambda cluster_id: (
+        Generation.objects.filter(job__cluster=cluster_id, purpose=Purpose.TRAINING)
+        .exclude(state=GenerationState.RETIRED)
+        .only("job", "state", "goal", "start_iteration", "created_at", "live_at")
     )
 )
 _UNRELEASED = PreparedValues(

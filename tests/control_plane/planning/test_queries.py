@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,6 +11,8 @@ from typing import cast
 
 import pytest
 from django.db import connection
+from django.db.models import Model
+from django.db.models.signals import post_init
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -25,8 +28,8 @@ from scheduling.services.measuring.room_to_measure import RoomToMeasure
 from scheduling.services.planning.planning import run_planner
 from scheduling.services.rows import pass_lengths
 from scheduling.services.snapshots import planner_lease
-from scheduling.services.snapshots.snapshots import cluster_policy
-from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from scheduling.services.snapshots.snapshots import cluster_policy, pool_snapshot
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
 from tests.factories import FunctionVersionFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -70,6 +73,30 @@ def test_a_pass_with_nothing_to_decide_asks_little(
     running(3)
     assert in_the_middle_of_a_slot() == few
     assert few <= 22
+
+
+def test_a_snapshot_builds_no_row_twice(running: Callable[[int], None]) -> None:
+    """A large cluster has thousands of GPUs and claims; building their rows was most of a pass."""
+    built: Counter[str] = Counter()
+
+    def count(sender: type[Model], **_: object) -> None:
+        built[sender.__name__] += 1
+
+    def snapshot() -> int:
+        cluster = Cluster.objects.get()
+        built.clear()
+        return queries(lambda: pool_snapshot(cluster, KIND, timezone.now()))
+
+    post_init.connect(count)
+    try:
+        running(1)
+        few = snapshot()
+        running(3)
+        assert snapshot() == few
+    finally:
+        post_init.disconnect(count)
+    assert (built["Gpu"], built["Server"]) == (4, 1)
+    assert (built["Assignment"], built["Generation"]) == (0, 4)
 
 
 def test_function_measured_on_all_gpus_needs_no_snapshot(
