@@ -26,6 +26,7 @@ from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server
 from projects.prepared import PreparedRows, PreparedValues
 from punctual.protocol.links import LinkProbeResult, LoadOfLinks
+from punctual.protocol.memory import StoreReport
 from punctual.protocol.reports import CheckedItem, Inventory, RefusedItem, check, check_items
 from scheduling.models import AppliedEvent
 from scheduling.other_work import is_other_key, of_jobs, of_other_work, registered
@@ -235,8 +236,12 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
                 applying.refused.append(RefusedItem("link_probe", 0, problem))
     if report.get("memory_store") is not None:
         # Before the workers: their losses are judged by what the stores still hold.
-        with applying.part("memory_store"):
-            applying.refused += take_store_report(agent, report["memory_store"], applying.now)
+        store, problem = check(StoreReport, report["memory_store"])
+        if store is None:
+            applying.refused.append(RefusedItem("memory_store", 0, problem))
+        elif store != agent.memory_store:  # an empty store reports the same each second
+            with applying.part("memory_store"):
+                applying.refused += take_store_report(agent, store, applying.now)
     with applying.part("workers"):
         apply_workers(agent, workers, applying.cluster, applying.now)
 

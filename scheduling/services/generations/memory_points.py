@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cluster.models import Agent, Server
-from punctual.protocol.memory import Holding, StoreReport
+from punctual.protocol.memory import Holding
 from punctual.protocol.reports import RefusedItem, check
 from recovery.points.readers import choose_readers
 from scheduling.models import Generation, Job
@@ -19,11 +19,12 @@ from scheduling.selectors.agents.own_work import OwnWork
 from scheduling.selectors.recovery.memory_points import MemoryPoint, Place
 
 
-def take_store_report(agent: Agent, value: Any, now: datetime) -> list[RefusedItem]:
-    """Store what a server's memory store holds of its own work. Return the refused items."""
-    report, problem = check(StoreReport, value)
-    if report is None:
-        return [RefusedItem("memory_store", 0, problem)]
+def take_store_report(agent: Agent, report: Mapping[str, Any], now: datetime) -> list[RefusedItem]:
+    """Store what a server's memory store holds of its own work. Return the refused items.
+
+    Args:
+        report: a `StoreReport` whose holdings are not checked yet.
+    """
     refused = []
     kept = []
     found = [(place, *check(Holding, entry)) for place, entry in enumerate(report["holdings"])]

@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Gpu, Server
@@ -231,6 +233,13 @@ def test_refused_holdings_after_a_fence_are_noted_in_one_line(
     told = job_of(pair).events.get(kind="report_refused")
     assert "(memory_store: rank 1 of generation 1 of this job was not given to this server" in told.message
     assert told.message.endswith(" and 6 more).")
+
+
+def test_a_store_that_says_the_same_again_is_not_stored_again(servers: tuple[Server, Server]) -> None:
+    hold(servers[0])
+    with CaptureQueriesContext(connection) as captured:
+        hold(servers[0])
+    assert [query["sql"] for query in captured if 'SET "memory_store"' in query["sql"]] == []
 
 
 @pytest.mark.parametrize(
