@@ -7,6 +7,7 @@ and measured; no promise depends on it.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -16,6 +17,7 @@ from cluster.models import Gpu, Server
 from communication.plan import content_digest
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape
+from moe.lina.shared_link import Rates
 from scheduling.choices import UNDECIDED_STATES
 from scheduling.core.runtime_plans.choosing import CARRIED_OUT
 from scheduling.core.runtime_plans.plan import PlanFamily
@@ -37,15 +39,27 @@ MOST_PROFILES = 1
 MEMORY_STEP_BYTES = 64 << 20
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """What plans need of a kind of GPU, read once for all its profiles. ``memory_bytes``: of the smallest
+    device; None if unknown."""
+
+    server_size: int
+    links: LinkProfile
+    rates: Rates
+    memory_bytes: int | None
+
+
 def make_plans(most: int = MOST_PROFILES) -> int:
     """Make the plans of profiles that have none, or whose inputs changed. Return the number of profiles.
 
     Plans are computed outside transactions, and discarded if the profile changed meanwhile.
     """
     made = 0
-    shapes = {kind: server_size(kind) for kind in _kinds()}
+    kinds = {kind: _read(kind) for kind in _kinds()}
     for profile in GradientProfile.objects.order_by("measured_at"):
-        inputs = _inputs(profile, shapes.get(profile.gpu_kind))
+        kind = kinds.get(profile.gpu_kind)
+        inputs = None if kind is None else _inputs(profile, kind)
         if inputs is None or inputs.digest == profile.planned_from:
             continue
         if made >= most:
@@ -81,6 +95,16 @@ def _kinds() -> list[str]:
     return list(GradientProfile.objects.order_by().values_list("gpu_kind", flat=True).distinct())
 
 
+def _read(kind: str) -> _Kind:
+    devices = Gpu.objects.known().filter(kind=kind, memory_bytes__gt=0).order_by("memory_bytes")
+    return _Kind(
+        server_size(kind),
+        known_links(kind).profile,
+        known_rates(kind),
+        devices.values_list("memory_bytes", flat=True).first(),
+    )
+
+
 def server_size(kind: str) -> int:
     """Return the most frequent number of GPUs of a server with this kind; 0 without servers."""
     servers = Server.objects.known().filter(gpus__kind=kind)
@@ -101,16 +125,15 @@ def shape_of_level(gpus: int, server_size: int) -> PlacementShape | None:
     return None
 
 
-def _inputs(profile: GradientProfile, size: int | None) -> PlanInputs | None:
-    shape = shape_of_level(profile.gpus, size or 0)
+def _inputs(profile: GradientProfile, kind: _Kind) -> PlanInputs | None:
+    shape = shape_of_level(profile.gpus, kind.server_size)
     if shape is None:
         return None
-    links = _links(profile)
+    links = _links(profile, kind.links)
     families = (*COMMON_FAMILIES, *sorted(profile.families))
     level = _level_without_plan(profile)
-    memory = _memory_left(profile, level)
+    memory = _memory_left(kind, level)
     experts = bytes_of_experts(profile, level, memory, MEMORY_STEP_BYTES)
-    rates = known_rates(profile.gpu_kind)
     digest = content_digest(
         {
             "measured_at": profile.measured_at.isoformat(),
@@ -119,17 +142,16 @@ def _inputs(profile: GradientProfile, size: int | None) -> PlanInputs | None:
             "families": families,
             "memory": memory,
             **({} if experts is None else {"experts": experts}),
-            "rates": repr(rates),
+            "rates": repr(kind.rates),
             "planners": list(CARRIED_OUT),
         }
     )
-    return PlanInputs(shape, links, families, memory, digest, rates, experts)
+    return PlanInputs(shape, links, families, memory, digest, kind.rates, experts)
 
 
-def _links(profile: GradientProfile) -> LinkProfile:
+def _links(profile: GradientProfile, known: LinkProfile) -> LinkProfile:
     """Return the links of servers with the profile's kind of GPU: those of its plans, unless they moved by
     more than a fifth, since measurements vary."""
-    known = known_links(profile.gpu_kind).profile
     for latency_seconds, bytes_per_second in profile.links[:1]:
         planned = LinkRate(latency_seconds, bytes_per_second)
         if not link_moved(planned, known.between):
@@ -141,14 +163,12 @@ def _level_without_plan(profile: GradientProfile) -> CurveLevel | None:
     return CurveLevel.objects.filter(curve__key__in=keys_without_plan(profile.key), gpus=profile.gpus).first()
 
 
-def _memory_left(profile: GradientProfile, level: CurveLevel | None) -> int | None:
+def _memory_left(kind: _Kind, level: CurveLevel | None) -> int | None:
     """Return the device memory that the function leaves on the smallest GPU of a kind, as measured without
     a plan on as many GPUs; all of it if that was not measured, None if GPU memory is unknown."""
-    known = Gpu.objects.known().filter(kind=profile.gpu_kind, memory_bytes__gt=0).order_by("memory_bytes")
-    device_bytes = known.values_list("memory_bytes", flat=True).first()
-    if device_bytes is None:
+    if kind.memory_bytes is None:
         return None
-    left = device_bytes - (0 if level is None else level.memory_bytes)
+    left = kind.memory_bytes - (0 if level is None else level.memory_bytes)
     # In steps: a slightly higher peak is no reason to plan again.
     return max(0, left - left % MEMORY_STEP_BYTES)
 

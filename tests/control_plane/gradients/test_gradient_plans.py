@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from cluster.models import Gpu, Server
 from communication.library.codec_names import FAITHFUL, LOSSY
@@ -168,6 +170,18 @@ def test_plans_are_made_once_for_the_same_inputs(servers: tuple[Server, Server])
     })  # fmt: skip
     assert make_plans(9) == 2
     assert GradientPlan.objects.get(pk=lossy.pk).speedup < 1.1
+
+
+def test_a_look_asks_about_a_kind_of_gpu_once_for_all_its_profiles(servers: tuple[Server, Server]) -> None:
+    measured(servers[0], 1)
+    assert make_plans(9) == 1
+    with CaptureQueriesContext(connection) as of_one:
+        assert make_plans(9) == 0
+    measured(servers[1], 1, 2)
+    assert make_plans(9) == 2
+    with CaptureQueriesContext(connection) as of_three:
+        assert make_plans(9) == 0
+    assert len(of_three) <= len(of_one) + 2 * 2, "the profile's own level, and its experts"
 
 
 def test_gradients_that_no_plan_could_carry_get_none(servers: tuple[Server, Server]) -> None:
