@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import fsspec
 import structlog
 from django.conf import settings
-from django.db.models import Count, Max, Q, Sum
+from django.db.models import Count, Q, Sum
 from django.db.models.functions import Length
 from django.utils import timezone
 
@@ -37,6 +37,8 @@ _KEPT_AFTER_AN_END = timedelta(hours=1)
 RECOVERIES_KEPT_FOR = timedelta(days=90)
 #: Limit for each job.
 MOST_RECOVERIES = 500
+#: PostgreSQL stores this length beside a long text, which is not read for it. Characters would be counted.
+_BYTES = Length("text", function="octet_length")
 TRIMMED = f"[older output is dropped: of a job's log the last {MAXIMUM_LOG_BYTES >> 20} MiB are kept]\n"
 
 
@@ -77,15 +79,13 @@ def trim_logs(now: datetime) -> None:
         LogChunk.objects.filter(growing)
         .order_by()
         .values("job")
-        .annotate(total=Sum(Length("text")), newest=Max("id"))
+        .annotate(total=Sum(_BYTES))
         .filter(total__gt=MAXIMUM_LOG_BYTES)
     )
     for row in large:
         excess = row["total"] - MAXIMUM_LOG_BYTES
         doomed = []
-        for pk, length in (
-            LogChunk.objects.filter(job=row["job"]).order_by("id").values_list("id", Length("text"))
-        ):
+        for pk, length in LogChunk.objects.filter(job=row["job"]).order_by("id").values_list("id", _BYTES):
             if excess <= 0:
                 break
             doomed.append(pk)

@@ -249,8 +249,8 @@ def test_report_does_not_wait_for_a_lock_on_the_cluster(
     assert (again["acknowledged"], again["deferred"]) == ([stored["id"]], [])
 
 
-def test_trimmed_log_begins_with_a_note(hostile: Generation) -> None:
-    piece = "x" * (1 << 20)
+def test_a_log_that_outgrew_its_allowance_says_where_it_begins(hostile: Generation) -> None:
+    piece = "é" * (1 << 19)  # two bytes each
     for place in range(11):
         LogChunkFactory.create(job=hostile.job, offset=place << 20, text=f"{place}\n{piece}")
     for _ in range(2):
@@ -258,7 +258,7 @@ def test_trimmed_log_begins_with_a_note(hostile: Generation) -> None:
         texts = list(LogChunk.objects.filter(job=hostile.job).order_by("id").values_list("text", flat=True))
         assert texts[0].startswith(TRIMMED)
         assert sum(text.count("older output is dropped") for text in texts) == 1
-        assert sum(len(text) for text in texts) <= MAXIMUM_LOG_BYTES + len(TRIMMED)
+        assert sum(len(text.encode()) for text in texts) <= MAXIMUM_LOG_BYTES + len(TRIMMED)
 
 
 # --- any item whatever --------------------------------------------------------------------------------------
