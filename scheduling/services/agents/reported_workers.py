@@ -78,26 +78,43 @@ _CONCERNED = PreparedRows(
 )
 
 
-def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now: datetime) -> None:
-    """Store changes of this server's workers and advance their jobs.
+@dataclass(frozen=True)
+class WorkerChanges:
+    """What a report tells new. ``changed``: entries with another phase; ``vanished``: keys and places of
+    workers that it lacks; ``clearing``: GPUs of this server are being cleared."""
 
-    An unclear list makes no worker gone and frees no GPU.
-    """
+    reported: ReportedWorkers
+    changed: Mapping[Place, Mapping[str, Any]]
+    vanished: Mapping[int, Place]
+    clearing: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.vanished or self.clearing)
+
+
+def changes_of_workers(agent: Agent, reported: ReportedWorkers) -> WorkerChanges:
+    """Return the changes of this server's workers. An unclear list makes no worker gone and frees no GPU."""
     known = {(job, number, rank): (pk, phase) for pk, phase, job, number, rank in _KNOWN.ask(agent.server_id)}
     listed = reported.by_place
-    changed = [place for place, entry in listed.items() if known.get(place, (0, ""))[1] != entry["phase"]]
-    vanished = [] if reported.unclear else [place for place in known if place not in listed]
-    clearing = not reported.unclear and _CLEARING.any(agent.server_id)
-    if not changed and not vanished and not clearing:
-        return
+    changed = {
+        place: entry for place, entry in listed.items() if known.get(place, (0, ""))[1] != entry["phase"]
+    }
+    vanished = {pk: place for place, (pk, _) in known.items() if place not in listed}
+    if reported.unclear:
+        return WorkerChanges(reported, changed, {}, False)
+    return WorkerChanges(reported, changed, vanished, _CLEARING.any(agent.server_id))
+
+
+def apply_workers(agent: Agent, changes: WorkerChanges, cluster: Cluster, now: datetime) -> None:
+    """Store changes of this server's workers and advance their jobs."""
+    clearing = changes.clearing
     with transaction.atomic():
         lock_cluster(cluster.pk)
-        touched = _note_workers(agent, {place: listed[place] for place in changed}, now)
-        if vanished:
-            gone = [known[place][0] for place in vanished]
-            Worker.objects.filter(pk__in=gone).update(gone=True, changed_at=now)
-            touched |= {job_id for job_id, _, _ in vanished}
-        freed_for = release_cleared(agent, reported.alive) if clearing else set()
+        touched = _note_workers(agent, changes.changed, now)
+        if changes.vanished:
+            Worker.objects.filter(pk__in=changes.vanished).update(gone=True, changed_at=now)
+            touched |= {job_id for job_id, _, _ in changes.vanished.values()}
+        freed_for = release_cleared(agent, changes.reported.alive) if clearing else set()
         for job_id in freed_for:
             for generation in Generation.objects.filter(job_id=job_id, held_at=None).exclude(
                 state=GenerationState.RETIRED

@@ -34,7 +34,12 @@ from scheduling.services.agents import lease_clock
 from scheduling.services.agents.agent_events import apply_event
 from scheduling.services.agents.inventory import inventory_update
 from scheduling.services.agents.link_probes import take_measurement
-from scheduling.services.agents.reported_workers import ReportedWorkers, apply_workers, own_workers
+from scheduling.services.agents.reported_workers import (
+    ReportedWorkers,
+    apply_workers,
+    changes_of_workers,
+    own_workers,
+)
 from scheduling.services.agents.standby import replace_lost
 from scheduling.services.generations.memory_points import take_store_report
 from scheduling.services.generations.progress import store_logs, store_metrics
@@ -242,8 +247,9 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
         elif store != agent.memory_store:  # an empty store reports the same each second
             with applying.part("memory_store"):
                 applying.refused += take_store_report(agent, store, applying.now)
-    with applying.part("workers"):
-        apply_workers(agent, workers, applying.cluster, applying.now)
+    if changes := changes_of_workers(agent, workers):  # mostly none, and no transaction
+        with applying.part("workers"):
+            apply_workers(agent, changes, applying.cluster, applying.now)
 
 
 def _apply_other_work(

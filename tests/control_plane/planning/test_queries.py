@@ -187,7 +187,7 @@ def test_report_without_news_takes_a_constant_query_count(
     running(1)
     owned.report()
     few = queries(owned.report)
-    assert few <= 14, "one of them is the stand-in's own"
+    assert few <= 11, "one of them is the stand-in's own"
     running(2)
     owned.report()
     assert queries(owned.report) == few
