@@ -163,7 +163,7 @@ class Goal(models.TextChoices):
 
 
 class AssignmentState(models.TextChoices):
-    """`waiting` for another job to leave the GPU, `held`, `clearing` (told to leave, not confirmed),
+    """`waiting` for another job to leave the GPU, `held`, `clearing` (ordered to leave, not confirmed),
     `released`."""
 
     WAITING = "waiting", "Waiting"

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from punctual.protocol.fields import Label
 from punctual.protocol.reports import Inventory
 
-#: Ten years: whoever stays longer stays for good.
+#: Ten years; longer stays count as unlimited.
 LONGEST_STAY_SECONDS = 10 * 365 * 86_400.0
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -29,7 +29,7 @@ class Enrolment(BaseModel):
     agent_version: Annotated[Label, Field(max_length=40)] = ""
     rack: Label = ""
     power_domain: Label = ""
-    #: How long the server will be there, where that is known: an agent tells ages and durations, no times.
+    #: Seconds until the server leaves, if known. Agents send ages and durations, not times of their clocks.
     available_seconds: Annotated[float, Field(gt=0, le=LONGEST_STAY_SECONDS, allow_inf_nan=False)] | None = (
         None
     )

@@ -74,7 +74,7 @@ def for_agents(view: AgentView) -> AgentView:
 
 
 def _database_away(error: Exception) -> JsonResponse:
-    """Agents come again by themselves: that PostgreSQL starts anew is nobody's defect."""
+    """Return 503 while PostgreSQL restarts; agents retry."""
     log.error("database_unavailable", error=str(error))
     answer = problem(503, "unavailable", "Unavailable", DATABASE_AWAY)
     answer["Retry-After"] = RETRY_AFTER_SECONDS

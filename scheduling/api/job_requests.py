@@ -216,8 +216,8 @@ def project_to_submit_to(user: User, name: str | None) -> Project:
 
 
 def cloned_body(job: Job, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The submission that made the job with the overrides in place; a deadline keeps its distance unless
-    told."""
+    """The submission that made the job with the overrides in place; a relative deadline stays unless
+    overridden."""
     old = request_of(job)
     body: dict[str, Any] = {
         "function": f"{job.function_version.function.name}@{job.function_version.number}",

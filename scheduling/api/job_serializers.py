@@ -122,7 +122,7 @@ class VerdictSerializer(serializers.Serializer):
 
 
 def _time(value: datetime | float | str | None) -> str | None:
-    """RFC 3339 in UTC, from a time, from such a text, or from Unix seconds."""
+    """RFC 3339 in UTC, from a time, an RFC 3339 text or Unix seconds."""
     if value is None:
         return None
     if isinstance(value, str):

@@ -204,8 +204,7 @@ def _planner(cluster: Cluster) -> Iterator[Metric]:
 
 
 def _passes(now: datetime) -> Iterator[Metric]:
-    """How long the planner's passes took that did something or failed: while one runs, nobody else gets a
-    verdict."""
+    """Durations of planner passes that did something or failed. No other job gets a verdict during a pass."""
     seconds = recent_pass_seconds(now - timedelta(seconds=RECENT_SECONDS))
     window = f"over the last {RECENT_SECONDS} seconds"
     yield _labelled(

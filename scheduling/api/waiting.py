@@ -16,7 +16,7 @@ _places = threading.BoundedSemaphore(WAITING_REQUESTS)
 
 
 def wait_seconds(request: Request) -> float:
-    """How long the caller wants to wait; 0 without ``wait``.
+    """Seconds that the caller waits; 0 without ``wait``.
 
     Raises:
         ValidationError: not a number from 0 to 30.

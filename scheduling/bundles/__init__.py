@@ -2,8 +2,8 @@
 
 ``reading`` is pure: bytes in, facts or a precise refusal out. ``punctual.bundles`` unpacks within
 limits and finds the class in the syntax tree, ``requirements`` reads ``requirements.txt``.
-``bounded`` does it all in a process of its own, ``reading_process``, whose memory and time are bounded: that
-is the one for bytes that somebody has sent.
+``bounded`` does it all in a process of its own, ``reading_process``, with bounded memory and time; use it
+for uploaded bytes.
 """
 
 from punctual.bundles.archive import BundleFile, BundleLimits

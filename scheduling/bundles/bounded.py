@@ -1,7 +1,7 @@
 """Reading a bundle in a process of its own, with bounded memory and time.
 
-A syntax tree takes a thousand bytes for each two of a list of lists, and what the parser has taken stays with
-the process that took it. So the process is not the one that serves.
+A syntax tree can take 500 times the size of its source, and the parser's memory is not returned before the
+process ends. Therefore the serving process does not parse.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from scheduling.bundles.reading_process import main; main()"
 )
-#: One at a time in each serving process: together they take no more than its bound for each of them.
+#: Each serving process reads one bundle at a time, so memory is bounded by one bundle's bound per process.
 _READING = threading.BoundedSemaphore(1)
 _MEBIBYTE = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingBounds:
-    """What reading one bundle may take: address space, processor time, and time by the clock (busy
+    """Limits for reading one bundle: address space, processor time, and elapsed time (longer, for busy
     machines)."""
 
     memory_bytes: int = 512 * _MEBIBYTE
@@ -45,11 +45,12 @@ class ReadingBounds:
 def read_bundle_apart(
     content: bytes, filename: str, entry: str | None, limits: BundleLimits, bounds: ReadingBounds
 ) -> BundleFacts:
-    """As :func:`scheduling.bundles.reading.read_bundle`, in a process that knows nothing of this one.
+    """As :func:`scheduling.bundles.reading.read_bundle`, in a separate process without this one's
+    environment.
 
     Raises:
-        BundleError: what is wrong, also when reading takes more than ``bounds``.
-        Unavailable: others' bundles are being read; try again soon.
+        BundleError: the bundle is invalid, or reading it exceeds ``bounds``.
+        Unavailable: other bundles are being read; retry soon.
     """
     asked = {
         "filename": filename,
@@ -72,7 +73,7 @@ def read_bundle_apart(
 def _ask(message: bytes, bounds: ReadingBounds) -> dict[str, Any]:
     command = [sys.executable, "-I", "-B", "-c", _PROGRAM, str(_SOURCE_ROOT)]
     try:
-        # The environment holds the platform's credentials: none of it is handed on.
+        # The environment holds the platform's credentials, so none of it is passed on.
         done = subprocess.run(
             command,
             input=message,
@@ -86,7 +87,7 @@ def _ask(message: bytes, bounds: ReadingBounds) -> dict[str, Any]:
         raise _too_much(f"{bounds.wall_seconds:g} s") from error
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         raise _too_much(f"{bounds.cpu_seconds} s of processor time")
-    # Where memory ends inside of the parser, it cannot always say so.
+    # Without memory, the parser cannot always report a MemoryError.
     if done.returncode < 0 or b"MemoryError" in done.stderr:
         raise _too_much_memory(bounds)
     if done.returncode != 0:

@@ -1,7 +1,8 @@
-"""The process that reads one bundle and ends: what a hostile file makes the parser take goes with it.
+"""The process that reads one bundle and ends, which frees the memory that a hostile file makes the parser
+take.
 
-Started by ``bounded``. One line of JSON and the bundle's bytes come on standard input, one line of JSON goes
-back. It binds itself before it looks at a single byte, and knows nothing that would be worth taking.
+Started by ``bounded``. Standard input: one line of JSON, then the bundle's bytes. Standard output: one line
+of JSON. The process limits its own resources before it reads the bundle, and holds no secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scheduling.bundles.reading import read_bundle
 
 
 def main() -> None:
-    """Read what standard input holds and say what it is."""
+    """Read a request and a bundle from standard input, and write the answer to standard output."""
     asked: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     _bind(asked["memory_bytes"], asked["cpu_seconds"])
     answer = _answer(asked)
@@ -47,8 +48,8 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _peak_bytes() -> int:
-    """The largest address space that this process has had: tells memory that ended from a parser that says
-    so."""
+    """Return the largest address space that this process had. It tells real exhaustion from a parser's
+    MemoryError."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmPeak:"):
             return 1024 * int(line.split()[1])

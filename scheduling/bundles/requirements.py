@@ -26,7 +26,7 @@ class Requirements:
 
 
 def read_requirements(content: bytes) -> Requirements | None:
-    """Read and normalise; None when nothing is asked for.
+    """Read and normalise; None if nothing is required.
 
     Raises:
         BundleError: options, URLs, paths, or what is no requirement, with the line's number.

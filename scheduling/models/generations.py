@@ -119,7 +119,7 @@ class Assignment(models.Model):
     state = models.CharField(max_length=10, choices=AssignmentState.choices, default=AssignmentState.WAITING)
     held_at = models.DateTimeField(null=True, blank=True)
     released_at = models.DateTimeField(null=True, blank=True)
-    #: The server's desired version from which its agent knows that the GPU must be released.
+    #: The first desired version of the server that orders the GPU's release.
     clear_version = models.BigIntegerField(default=0)
     #: Whether the job can go on without it: the planner marks GPUs beyond the job's lowest level.
     flexible = models.BooleanField(default=False)

@@ -33,7 +33,7 @@ class Incident(models.Model):
         UNRECOVERED = "unrecovered", "Not recovered in time"
         #: Its state in memory has fewer copies than ordered.
         UNPROTECTED = "unprotected", "State in memory without its copies"
-        #: No standby server is ready, though the operator wants some.
+        #: No standby server is ready, although the operator configured some.
         NO_STANDBY = "no_standby", "No standby server ready"
         #: A lost server would cost more work than the promise assumes.
         TOO_OLD = "too_old", "Safe state older than its promise counts on"

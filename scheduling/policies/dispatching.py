@@ -24,7 +24,7 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 def take_all(problem: Problem) -> tuple[Verdict, ...]:
-    """Admit every newcomer that can run at all, without a promise."""
+    """Admit every newcomer that can run, without a promise."""
     verdicts = []
     for row in problem.newcomers:
         facts = reasons.job_facts(problem, row)

@@ -1,4 +1,4 @@
-"""The common part of Lyra and the policies it is compared with: base workers first, then flexible ones, on
+"""The common part of Lyra and its comparison policies: base workers first, then flexible ones, on
 owned and on-loan servers.
 
 The policies differ in the order of jobs, in how flexible workers are divided, and in the servers they use:

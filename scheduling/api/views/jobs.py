@@ -84,8 +84,8 @@ def _serializer_of_this_thread() -> tuple[shapes.JobSerializer, dict[str, Any]]:
 
 
 def _submission_read_in_this_thread(body: Any) -> dict[str, Any]:
-    """The validated body of a submission. The fields are made once and shared; what a serializer is asked and
-    what it answers are its own.
+    """The validated body of a submission. The fields are built once and shared; each serializer has its own
+    input and output.
 
     Raises:
         ValidationError: the body is no submission.

@@ -1,6 +1,6 @@
 """Questions to the planners of mixtures of experts. They change nothing.
 
-Answers are imported where they are asked for: they load numpy, which nothing else of this process needs.
+Imports are local to the views: they load numpy, which nothing else in this process needs.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Occupant:
 
     job_id: str | None
     job_name: str | None
-    #: "training", "profiling", "preparing" (a successor prepares) or "leaving" (told to leave, not
+    #: "training", "profiling", "preparing" (a successor prepares) or "leaving" (ordered to leave, not
     #: confirmed).
     phase: str
     promised: bool

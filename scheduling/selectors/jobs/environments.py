@@ -17,7 +17,7 @@ from scheduling.models import Environment, Job
 UNBUILT_STATES = (WorkState.QUEUED, WorkState.RUNNING)
 
 
-#: Who requested an environment: the creator of its project, or that project if it has no creator. Project ids
+#: Requester of an environment: the creator of its project, or that project if it has no creator. Project ids
 #: are negative, so that they do not clash with persons.
 _REQUESTER = Coalesce(F("project__created_by"), -F("project"), Value(0), output_field=BigIntegerField())
 

@@ -338,7 +338,7 @@ def _failed(
         generation.retire_reason = event["message"][:300]
         generation.save(update_fields=["retired_because", "retire_reason"])
     if generation.purpose == Purpose.PROFILING and generation.retire_reason == WORKER_GONE:
-        # The event tells why the worker is gone.
+        # The event names the reason for the worker's end.
         generation.retire_reason = f"{event['reason']}: {event['message']}"[:300]
         generation.save(update_fields=["retire_reason"])
     curve = generation.measured_curve()

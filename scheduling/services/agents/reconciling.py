@@ -168,8 +168,8 @@ def _waits_for_ever(look: _Look) -> str:
 
 
 def _waits_for_the_silent(look: _Look) -> str:
-    """Give up a successor that waits for GPUs of a silent server whose holder was not told to leave, so
-    that the planner finds other GPUs."""
+    """Give up a successor that waits for GPUs of a silent server whose holder has no order to leave, so that
+    the planner finds other GPUs."""
     coming = look.coming
     if coming is None or coming.held_at is not None:
         return ""

@@ -4,7 +4,7 @@ A report may come twice, late or after a later one. Heartbeats and progress chan
 phase or an event does, and is applied under the cluster's row.
 
 User code determines part of a report. So the lease is renewed first, whatever the rest of the report holds.
-Each item is checked by itself and must belong to work of the sender's server. An item that cannot be applied
+Each item is checked separately and must belong to work of the sender's server. An item that cannot be applied
 is dropped with a note after one attempt. A part that only waits for a locked row is deferred, and the agent
 sends it again.
 """

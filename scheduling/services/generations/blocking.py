@@ -1,7 +1,8 @@
 """GPUs that are neither free nor held by a snapshot's jobs, with the latest time at which they become free.
 
-The time follows from the state of the generation that holds them: a paused job in a hand-over, a measurement,
-workers told to stop, a silent server, a broken GPU. The bounds are those of docs/protocols.md 1.1.
+The time follows from the state of the generation that holds them: a paused job in a hand-over, a
+measurement, workers ordered to stop, a silent server, a broken GPU. The bounds are those of
+docs/protocols.md 1.1.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def _left_out(pool: _Pool, planned: set[str]) -> Iterator[BlockedGpus]:
         elif generation.goal == Goal.SUSPEND:
             until = suspended_by(ends_at, pool.moment, pool.bounds)
         else:
-            # It trains, and was not told to stop.
+            # It trains, and has no order to stop.
             until = pool.moment + UNKNOWN_SECONDS
         yield _block(pool, pool.held[key], until)
 
@@ -158,7 +159,7 @@ def _being_measured(pool: _Pool) -> Iterator[BlockedGpus]:
 
 
 def _overdue(pool: _Pool) -> Iterator[BlockedGpus]:
-    """Yield GPUs that agents were told to clear and did not confirm in the usual time."""
+    """Yield GPUs that agents were ordered to clear and did not confirm in the usual time."""
     for assignments in pool.held.values():
         clearing = [each for each in assignments if each.state == AssignmentState.CLEARING]
         told_at = _seconds(assignments[0].retired_at)

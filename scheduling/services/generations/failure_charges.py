@@ -43,7 +43,7 @@ from scheduling.services.generations.protection import Stores
 from scheduling.services.gradients.gradient_plans import server_size
 from scheduling.services.rows.records import read_cluster
 
-#: Delay until the control plane knows of a stored file; interval between two checks of the leases.
+#: Seconds until the control plane records a stored file; seconds between two checks of the leases.
 REPORTING_SECONDS = 0.5
 LEASE_LOOK_SECONDS = 2.0
 #: Cost of a change to new GPUs before any was measured.

@@ -99,7 +99,7 @@ def create_generation(
 def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[Generation | NoFreePort]:
     """Make one generation for each job, in a few queries. Each starts once its job holds all of its GPUs.
 
-    A generation without a live predecessor knows its state's source and begins training at once. A job with a
+    A generation without a live predecessor has its state's source and begins training at once. A job with a
     server that has no free port is not changed.
     """
     followed = FollowedPlans(

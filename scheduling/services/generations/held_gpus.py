@@ -1,4 +1,4 @@
-"""Holds, clears and releases GPUs of generations, and tells agents. Callers hold the cluster's row."""
+"""Holds, clears and releases GPUs of generations, and notifies agents. Callers hold the cluster's row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def hold_gpus(generation: Generation) -> bool:
 
 def hold_all(generations: Sequence[Generation], also_told: Iterable[Generation] = ()) -> list[Generation]:
     """Call `hold_gpus` for many generations, in order. Return those that hold all of their GPUs.
-    ``also_told``: further generations whose agents are to be told.
+    ``also_told``: further generations whose agents are notified.
     """
     waiting: dict[int, list[Assignment]] = {generation.pk: [] for generation in generations}
     for assignment in Assignment.objects.filter(generation__in=waiting, state=AssignmentState.WAITING):
@@ -107,7 +107,7 @@ def tell_agents(*generations: Generation) -> dict[int, int]:
     """Increment the desired version of every server of the generations and wake its agent."""
     if not generations:
         return {}
-    # Servers that keep copies of the state are told, too.
+    # Servers that keep copies of the state are notified, too.
     holders = {server for one in generations for held in one.protection.get("holders", ()) for server in held}
     with connection.cursor() as cursor:
         cursor.execute(_RAISE_VERSIONS, [[generation.pk for generation in generations], list(holders)])

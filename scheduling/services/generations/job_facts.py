@@ -136,7 +136,7 @@ def generation_facts(
     workers: Iterable[WorkerFacts] = (),
     owned_gpus: frozenset[int] = frozenset(),
 ) -> GenerationFacts:
-    """Return the facts of one generation. Its suspension is read only if it was told to suspend."""
+    """Return the facts of one generation. Its suspension is read only if it was ordered to suspend."""
     suspends = generation.goal == Goal.SUSPEND and generation.state == GenerationState.LIVE
     return GenerationFacts(
         number=generation.number,

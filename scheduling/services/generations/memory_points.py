@@ -102,7 +102,7 @@ def _servers(places: Iterable[Place]) -> set[int]:
 
 class _Keeping:
     """Shards that a server may hold besides those of its own workers: copies that it was granted, and all
-    shards of a generation whose state its workers were told to take.
+    shards of a generation whose state its workers were ordered to load.
     """
 
     def __init__(self, server_id: int, jobs: Iterable[str]) -> None:

@@ -209,7 +209,7 @@ def promised_replicas(job: Job) -> int:
 
 def replace_lost_copies(server_id: int) -> list[Generation]:
     """Place copies elsewhere, where there is room, for jobs that train on and had a copy on a fenced server.
-    Return their generations, so that their servers can be told.
+    Return their generations, so that the caller can notify their servers.
     """
     kept = Generation.objects.filter(
         purpose=Purpose.TRAINING, protection__holders__contains=[[server_id]]

@@ -67,8 +67,8 @@ def recovery_rows(recovery: Recovery) -> RecoveryRows:
 
 
 def recovery_bounds(cluster: Cluster) -> RecoveryBounds:
-    """Return the bounds of a generation's own steps. There is none for stopping workers: the planner knows
-    that they hold GPUs, and beginning anew would not free these.
+    """Return the bounds of a generation's own steps. There is none for stopping workers: the planner counts
+    the GPUs that they hold, and a new start would not free these.
     """
     seconds = cluster.prepare_timeout_seconds + cluster.handover_timeout_seconds
     return RecoveryBounds(

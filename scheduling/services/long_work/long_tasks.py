@@ -1,4 +1,4 @@
-"""Long tasks: one loop for all work that takes longer than a message lives.
+"""Long tasks: one loop for all work that outlasts a message.
 
 A row describes the work (`cluster.models.LeasedWork`); messages only wake a worker. A worker owns a row while
 it renews the lease, which a separate thread does: a slow database does not slow the work down, and a long
@@ -27,7 +27,7 @@ from scheduling.services.rows.wakeups import MESSAGE_LASTS, wake
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=30)
-#: Two writes a second, as often as a person looks.
+#: Two writes a second; people do not see faster changes.
 BEAT_SECONDS = 0.5
 #: Work is given up after this many workers died with it.
 MOST_ATTEMPTS = 3

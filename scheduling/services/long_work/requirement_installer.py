@@ -1,7 +1,8 @@
 """Installs requirements in addition to the runtime's PyTorch and what the nodes already have.
 
-An installer that is only *constrained* to the runtime's torch looks for that build in the index, which lacks
-builds such as ``2.13.0+cpu``, so nothing that depends on torch could be resolved. It therefore works in an
+An installer that is only *constrained* to the runtime's torch searches for that build in the index, which
+lacks builds such as ``2.13.0+cpu``, so nothing that depends on torch could be resolved. It therefore works
+in an
 empty environment that declares the runtime's torch, numpy and their dependencies as installed. What it adds
 is the overlay, which never contains a second torch.
 

@@ -2,7 +2,7 @@
 or declined.
 
 A decline never rests on a curve that is short only because GPUs were not free while it was measured, unless
-time is up (`profiling.decide_by`); then the reason says so.
+time is up (`profiling.decide_by`); then the reason mentions it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class _Known:
         return self._curves[kind].get(row.pk)
 
     def plan_chance(self, row: Job) -> PlanChance | None:
-        """Return the job's chance under a communication plan, on the kind of GPU that was asked last."""
+        """Return the job's chance under a communication plan, on the kind of GPU that was tried last."""
         assert row.curve is not None
         kind = row.curve.gpu_kind
         if kind not in self._plans:
@@ -187,7 +187,7 @@ class _Known:
         return self._levels[kind]
 
     def order(self, row: Job) -> tuple[str, ...]:
-        """Return the kinds of GPU in the order in which such a job is asked for on them."""
+        """Return the kinds of GPU in the order in which they are tried for the job."""
         if row.service_class not in self._orders:
             self._orders[row.service_class] = kinds_to_ask(self._cluster, row.service_class)
         return self._orders[row.service_class]

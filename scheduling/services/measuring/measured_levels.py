@@ -17,7 +17,7 @@ MAXIMUM_ATTEMPTS = 4
 #: Timed-out measurements of a curve after which its jobs are given up, and for how long they count.
 MAXIMUM_TIMEOUTS = 2
 TIMEOUTS_COUNT_FOR = timedelta(hours=1)
-#: For jobs: broken-off measurements on the kind of GPU on which the job is asked for now.
+#: For jobs: broken-off measurements on the kind of GPU that is tried for the job now.
 _BROKEN_OFF = (
     Q(generations__purpose=Purpose.PROFILING, generations__state=GenerationState.RETIRED)
     & ~Q(generations__retired_because=RetireReason.MEASURED)
@@ -34,7 +34,7 @@ def with_broken_off(jobs: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def timed_out_curves() -> set[int]:
-    """Return curves whose measurements timed out too often, for whichever job."""
+    """Return curves whose measurements timed out too often, over all jobs."""
     measurements = Generation.objects.filter(
         curve__isnull=False,
         purpose=Purpose.PROFILING,

@@ -43,11 +43,11 @@ from scheduling.services.rows.records import Move, move, move_all, record
 from scheduling.services.verdicts.incidents import jobs_without_port, note_no_port, note_ports
 from scheduling.services.verdicts.quotas import profiling_refusal
 
-#: Limit of waiting jobs that are told at once that their function is being measured.
+#: Limit of waiting jobs that get the verdict "function is being measured" in one pass.
 MOST_TOLD = 1_000
 #: Running jobs examined for something to measure, in order of submission.
 MOST_LOOKED_AT = 20
-#: Limit of curves among which a pass looks for one that its project's quota allows to measure.
+#: Limit of curves that a pass checks against their project's quota before it measures one.
 MOST_CURVES_LOOKED_AT = 1_000
 #: Longest-waiting undecided jobs examined; if these find no room, later ones hardly do.
 MOST_WAITING_LOOKED_AT = 3

@@ -103,8 +103,8 @@ class RoomToMeasure:
         """Return where levels above ``above`` can be measured now without harm to any promise, or None.
 
         ``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own.
-        ``curve``: the job's curve on a kind that the cluster owns; default: the one of the kind it is asked
-        for on. ``idle_gpus_alone``: no job makes way. Otherwise best-effort and grown jobs do, each at most
+        ``curve``: the job's curve on a kind that the cluster owns; default: that of the kind that is tried
+        for it. ``idle_gpus_alone``: no job makes way. Otherwise best-effort and grown jobs do, each at most
         once a minute, since a verdict depends on the measurement.
         """
         on_own = curve or job.curve

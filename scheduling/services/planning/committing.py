@@ -170,7 +170,7 @@ def code_version() -> str:
 
 
 def _store_memory(cluster: Cluster, kind: str, decision: CoreDecision) -> None:
-    """Store what the policy wants to remember."""
+    """Store the policy's state."""
     if decision.memory or cluster.policy_memory:
         noted = cluster.policy_memory if cluster.policy_memory.get("policy") == cluster.policy else {}
         memory = {**noted, "policy": cluster.policy, kind: list(decision.memory)}

@@ -105,7 +105,7 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
 
 
 def _curves_to_ask(rows: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
-    """Return curves on a kind of GPU, by job id, of declined jobs that were asked for and measured there."""
+    """Return curves on a kind of GPU, by job id, of declined jobs that were tried and measured there."""
     asked = [
         row
         for row in rows

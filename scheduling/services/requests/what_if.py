@@ -62,7 +62,7 @@ def job_what_if(
     """Return the verdict that a submission would get now. Store no job and hold no offer.
 
     ``link_bytes_per_second``: assumed bandwidth between servers. Then the function's speed is predicted, and
-    the answer says so.
+    the answer marks it as a prediction.
     """
     cluster = default_cluster()
     kinds = kinds_to_ask(cluster, request.service_class)

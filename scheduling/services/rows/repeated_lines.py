@@ -20,7 +20,7 @@ _COUNT = re.compile(r" \(and \d+ more since, .*\)$")
 
 
 def record_or_count(job: Job, kind: str, message: str, **detail: Any) -> None:
-    """Add an entry to the job's history, or count it on the last of several equal ones."""
+    """Add an entry to the job's history, or count it on the last of several equal entries."""
     now = timezone.now()
     lines = job.events.filter(kind=kind, happened_at__gt=now - _TOLD_ANEW_AFTER)
     recent = lines.order_by("-id")[:LINES_IN_A_ROW]

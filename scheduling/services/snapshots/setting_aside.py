@@ -69,7 +69,7 @@ def note_set_aside(
             continue  # it has finished since the snapshot was read
         kind, message = reasons[job.pk], messages[job.pk]
         if kind == Incident.Kind.BREAKS_PLANS and job.pk in known:
-            continue  # left out because of the earlier incident: not a new one
+            continue  # left out because of the earlier incident; this incident is not new
         if saw(cluster, kind, message, job=job, snapshot=_packed(questions.get(job.pk)), now=now):
             _set_aside(job, message, now)
     # Few incidents are open, while thousands of jobs may take part, so these are not part of the query.

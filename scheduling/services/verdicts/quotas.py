@@ -30,7 +30,7 @@ MOST_UNBUILT_ENVIRONMENTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit on the use of some projects together, and whose it is."""
+    """A limit on the total use of some projects, and its owner."""
 
     whose: str
     amount: float
