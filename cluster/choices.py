@@ -38,7 +38,7 @@ SERVER_COLOURS = {
 
 
 class Whitelist(models.TextChoices):
-    """Which scheduler may use a server: exactly one of the two, at all times (Lyra section 3.3)."""
+    """The scheduler that may use a server: always exactly one of the two (Lyra section 3.3)."""
 
     TRAINING = "training", "Training"
     INFERENCE = "inference", "Inference"

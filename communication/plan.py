@@ -62,6 +62,6 @@ def content_digest(content: Mapping[str, Any]) -> str:
 
     Raises ValueError for values that JSON cannot represent (NaN, infinity); TypeError for other types.
     """
-    told = {name: value for name, value in content.items() if name != "digest"}
-    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    undigested = {name: value for name, value in content.items() if name != "digest"}
+    canonical = json.dumps(undigested, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -30,7 +30,7 @@ CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def main() -> int:
-    """Build what is asked for; returns the exit status."""
+    """Build the requested images; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "targets", nargs="*", default=list(TARGETS), metavar="TARGET", help=", ".join(TARGETS)

@@ -50,7 +50,8 @@ def draw_shapes(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class ShapeImages(Dataset[tuple[Tensor, int]]):
-    """Drawn shapes under fresh noise: the noise of an image differs by iteration, not by who computes it."""
+    """Drawn shapes under fresh noise: the noise of an image depends on the iteration, not on the worker that
+    computes it."""
 
     def __init__(self, count: int, noise: float) -> None:
         self.images, self.labels = draw_shapes(count, seed=1)
@@ -65,7 +66,7 @@ class ShapeImages(Dataset[tuple[Tensor, int]]):
 
 
 class ImageClassifier(TrainingFunction):
-    """Tells discs, rings, squares, frames, crosses and triangles apart."""
+    """Classify discs, rings, squares, frames, crosses and triangles."""
 
     speed_neutral = {"learning_rate", "noise"}
 

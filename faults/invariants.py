@@ -94,7 +94,7 @@ def given_up_within_a_lease(silences: Iterable[Mapping[str, Any]]) -> list[Viola
 
 
 def lost_jobs(jobs: Iterable[Mapping[str, Any]]) -> list[Violation]:
-    """Return jobs that did not complete, although their code is correct and nobody cancelled them.
+    """Return jobs that did not complete, although their code is correct and they were not cancelled.
 
     Each row: ``id``, ``name``, ``state``, ``iterations_done``, ``max_iterations``, ``failure``.
     """

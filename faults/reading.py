@@ -122,25 +122,25 @@ def after_the_calm(
 
     ``agents``: the folder of local agents' data; None if there are none.
     """
-    found = in_the_rows(rows, jobs, times_hold=times_hold)
-    told = jobs_of(rows, jobs)
-    found += invariants.lost_jobs(told)
-    found += invariants.different_orders(told)
-    found += [
+    violations = in_the_rows(rows, jobs, times_hold=times_hold)
+    job_records = jobs_of(rows, jobs)
+    violations += invariants.lost_jobs(job_records)
+    violations += invariants.different_orders(job_records)
+    violations += [
         Violation("no GPU held for nobody", f"job {row['id']} is {row['state']} and holds one")
         for row in rows(_HELD_BY_NOBODY)
     ]
-    found += [
+    violations += [
         Violation("no job set aside", f"job {row['job_id']}: {row['message']}")
         for row in rows(_SET_ASIDE, list(jobs))
     ]
     gpus = {(row["job_id"], row["number"], row["rank"]): row["gpu"] for row in rows(_GPUS, list(jobs))}
     lines = [(row["job_id"], row["generation"], row["rank"], row["text"]) for row in rows(_LOGS, list(jobs))]
     steps = invariants.steps_of(lines, gpus)
-    found += invariants.trained_twice(steps) + invariants.gpus_used_by_two(steps)
+    violations += invariants.trained_twice(steps) + invariants.gpus_used_by_two(steps)
     if agents is not None:
-        found += _in_the_journals(rows, agents)
-    return found
+        violations += _in_the_journals(rows, agents)
+    return violations
 
 
 def _in_the_journals(rows: Rows, agents: Path) -> list[Violation]:

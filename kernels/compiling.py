@@ -1,6 +1,6 @@
 """How the hot loops are compiled: by numba, with a disk cache named by a digest of all kernels.
 
-Numba's own cache knows a function by the path, the time and the bytes of its file. A kernel that calls a
+Numba's own cache identifies a function by the path, the time and the bytes of its file. A kernel that calls a
 kernel of another file, or uses a constant from there, would keep the old version after an update. A copied
 checkout or an edited comment would compile everything again. The machine code therefore lies in a folder
 whose name contains a digest of what the compiler reads (`kernel_digest`). The folder is in the user's cache,
@@ -156,7 +156,7 @@ def _completion_mark() -> Path | None:
     """The file that lists the machine code once it is complete; None where no folder is writable.
 
     An edit of code that calls kernels may need them for other types. The file's name therefore identifies all
-    sources to the byte: after such an edit, `launch.compile_core` looks for what is missing.
+    sources to the byte: after an edit, `launch.compile_core` looks for what is missing.
     """
     if _KEPT is None:
         return None

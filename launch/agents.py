@@ -130,13 +130,14 @@ class LocalAgents:
 
     def specifications(self, tokens: Mapping[str, str]) -> Sequence[ProcessSpecification]:
         """Write each agent's configuration and return its process specification."""
-        kept = {name: self._enrolled_ports(name) for name in self.names}
-        used = [last for _, last in filter(None, kept.values())]
+        enrolled_ports = {name: self._enrolled_ports(name) for name in self.names}
+        used = [last for _, last in filter(None, enrolled_ports.values())]
         first_port = max([self._settings.first_worker_port, *(last + 1 for last in used)])
-        newcomers = sum(found is None for found in kept.values())
+        newcomers = sum(found is None for found in enrolled_ports.values())
         fresh = iter(ports.choose_ranges("127.0.0.1", newcomers, first_port, self._settings.worker_ports))
         return [
-            self._specification(name, found or next(fresh), tokens.get(name)) for name, found in kept.items()
+            self._specification(name, found or next(fresh), tokens.get(name))
+            for name, found in enrolled_ports.items()
         ]
 
     def _enrolled_ports(self, name: str) -> tuple[int, int] | None:

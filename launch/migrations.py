@@ -11,7 +11,7 @@ from launch.commands import ManagementCommands
 from launch.errors import LaunchError
 from launch.folders import PROJECT
 
-#: Any constant: an advisory lock of this number means "somebody migrates".
+#: Any constant: an advisory lock of this number means "a migration runs".
 _LOCK_NUMBER = 7_302_114_556_910
 
 
@@ -46,7 +46,7 @@ def note_applied(cursor: Any) -> None:
 
 
 def has_all(cursor: Any) -> bool:
-    """Whether that was written, and nobody has undone a migration since."""
+    """Whether that was written, and no migration was undone since."""
     cursor.execute("SELECT obj_description(to_regclass('django_migrations'), 'pg_class')")
     (comment,) = cursor.fetchone()
     return comment is not None and bool(comment == _state(cursor))

@@ -111,7 +111,8 @@ class EmbeddedPostgres:
         return self._copied_programs(installed) / "pginstall" / "bin" / name
 
     def _copied_programs(self, installed: Path) -> Path:
-        """Return a copy of the programs beside the sockets, for `nobody`, who cannot enter for example /root.
+        """Return a copy of the programs beside the sockets, for `nobody`, an account that cannot enter for
+        example /root.
 
         The programs find the libraries relative to themselves, so both folders are copied with the same
         layout.

@@ -47,7 +47,7 @@ class ProcessSpecification:
     is_ready: Callable[[], bool] = _always
     ready_timeout_seconds: float = 60.0
     stop_signal: signal.Signals = signal.SIGTERM
-    #: Time to end by itself; then its whole process group is killed.
+    #: Time to end after the signal; then its whole process group is killed.
     stop_grace_seconds: float = 10.0
     #: Signal that the kernel sends it when the supervisor dies.
     death_signal: signal.Signals = signal.SIGKILL
@@ -187,8 +187,8 @@ class ManagedProcess:
             self._child.send_signal(signal.SIGCONT)
 
     def finish(self, *, grace_seconds: float | None = None) -> bool:
-        """Wait for it to end; after its grace period, kill it and its children. Returns whether it ended by
-        itself."""
+        """Wait for it to end; after its grace period, kill it and its children. Return whether it ended
+        without being killed."""
         child = self._child
         if child is None:
             return True

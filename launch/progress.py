@@ -37,7 +37,7 @@ class _Output(Console):
             descriptor = self.file.fileno()
         except io.UnsupportedOperation:
             descriptor = -1
-        if descriptor < 0:  # in memory, or no output at all
+        if descriptor < 0:  # in memory, or no output
             return True
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)

@@ -15,7 +15,7 @@ from launch.folders import Folders, write_private
 
 
 class PlatformLock:
-    """Held by the supervisor while it lives; the kernel releases it when the process ends for any reason."""
+    """Held by the supervisor while it runs; the kernel releases it when the process ends for any reason."""
 
     def __init__(self, folders: Folders) -> None:
         self._path = folders.run / "lock"

@@ -96,11 +96,11 @@ def open_promises(folders: Folders, database_url: str, redis_url: str, meanwhile
 def is_confirmed(look: Callable[[], str], progress: Progress, meanwhile: Callable[[], None]) -> bool:
     """List what a stop breaks and ask once. Returns whether to stop.
 
-    Does not ask if no promise is open, or if nobody can answer: no terminal, or in its background.
+    Does not ask if no promise is open, or without a person to answer: no terminal, or in its background.
 
     Args:
         look: returns lines that name the promises which would break.
-        meanwhile: called repeatedly until somebody answers.
+        meanwhile: called repeatedly until the user answers.
     """
     try:
         promises = look()

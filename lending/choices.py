@@ -1,4 +1,4 @@
-"""States of loan and reclaim orders, and who issued them (Lyra section 3.3)."""
+"""States and issuers of loan and reclaim orders (Lyra section 3.3)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from django.db import models
 
 
 class ScheduledBy(models.TextChoices):
-    """Who reports an inference cluster's usage, lends its servers and asks them back: a client of the REST
-    API, or the platform on behalf of the cluster's deployments."""
+    """The party that reports an inference cluster's usage, lends its servers and reclaims them: a client of
+    the REST API, or the platform on behalf of the cluster's deployments."""
 
     SCHEDULER = "scheduler", "Its own scheduler"
     DEPLOYMENTS = "deployments", "Its deployments"
 
 
 class OrderSource(models.TextChoices):
-    """Who issued an order: the inference scheduler, an operator, or the platform by its forecast."""
+    """The issuer of an order: the inference scheduler, an operator, or the platform by its forecast."""
 
     SCHEDULER = "scheduler", "Inference scheduler"
     OPERATOR = "operator", "Operator"
@@ -22,7 +22,7 @@ class OrderSource(models.TextChoices):
 
 
 class LoanState(models.TextChoices):
-    """State of a loan order: `pending` until carried out; `withdrawn` when its servers were asked back first;
+    """State of a loan order: `pending` until carried out; `withdrawn` when its servers were reclaimed first;
     `refused` with a reason."""
 
     PENDING = "pending", "Pending"

@@ -100,8 +100,8 @@ def _count(key: str) -> int:
         cache.add(key, 0, WINDOW_SECONDS)
         return int(cache.incr(key))
     except (RedisError, OSError, ValueError):
-        # ValueError: the key expired in between. The cache may be unavailable at any time; that must not lock
-        # anybody out.
+        # ValueError: the key expired in between. The cache may be unavailable at any time; that must not
+        # prevent logins.
         log.warning("login_attempt_not_counted")
         return 0
 

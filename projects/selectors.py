@@ -186,7 +186,7 @@ def invitation_for(user: User, invitation_id: int) -> Invitation:
     """Return one invitation that the user may accept or decline.
 
     Raises:
-        NotFound: there is none, or it is somebody else's.
+        NotFound: there is none, or it belongs to another user.
     """
     found = invitations_for(user).filter(pk=invitation_id).first()
     if found is None:

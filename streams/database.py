@@ -1,6 +1,6 @@
 """Database access from streams: in a few threads, each of which closes its connection after every call.
 
-A stream lives for hours. If each kept a connection, a few hundred pages would exhaust PostgreSQL's.
+A stream is open for hours. If each kept a connection, a few hundred pages would exhaust PostgreSQL's.
 """
 
 from __future__ import annotations

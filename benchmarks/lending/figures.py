@@ -132,7 +132,7 @@ def was_needed(
     events: Sequence[Mapping[str, Any]],
     rule: LendingRule,
 ) -> bool:
-    """Return whether the sample of the order's period asks for servers by itself."""
+    """Return whether the sample of the order's period alone requires servers."""
     at = moment_of(order["created_at"])
     on_loan = [event["on_loan"] for event in events if moment_of(event["happened_at"]) < at]
     following = [sample["usage"] for sample in samples if moment_of(sample["period_ends_at"]) > at]

@@ -1,1 +1,1 @@
-"""What takes minutes or a running platform: each run by itself."""
+"""Benchmarks that take minutes or need a running platform; each is run separately."""

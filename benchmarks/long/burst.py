@@ -5,7 +5,7 @@
         [--submit bulk|service] [--json OUT]
 
 An empty cluster gets all newcomers at one instant: with a hard, a soft and no deadline; with deadlines that
-can be met, barely, and not at all; small and large jobs (``mixed``), or only jobs that can nearly all be
+can be met easily, barely and never; small and large jobs (``mixed``), or only jobs that can nearly all be
 promised (``small``), or hardly any (``tight``), or jobs that hold many GPUs for long (``large``), or, with
 ``--live`` alone, jobs that will never get a curve (``unmeasured``). They are decided in passes of a limited
 amount of work as by the live planner; the plans of one pass are the stored plans of the next. Printed are

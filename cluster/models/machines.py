@@ -114,7 +114,7 @@ class Server(models.Model):
         return self.lending_state in (LendingState.ON_LOAN, LendingState.RECLAIMING)
 
     def open_to_training(self) -> bool:
-        """Return whether training work may run here at all: the server is not drained, not on standby, still
+        """Return whether training work may run here: the server is not drained, not on standby, still
         available, and neither at its inference home nor being returned."""
         here = self.available_until is None or self.available_until > timezone.now()
         return (

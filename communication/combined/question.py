@@ -96,18 +96,18 @@ class PlanQuestion:
         model's `backward_seconds` has it). Gradients without elements are not sent."""
         if not apart and self.model.elements.all():
             return self.model
-        kept = [
+        kept_rows = [
             place
             for place, name in enumerate(self.model.tensor_names)
             if name not in apart and self.model.elements[place]
         ]
-        if not kept:
+        if not kept_rows:
             return None
-        ready = np.cumsum(self.model.gap_seconds)[kept]
+        ready = np.cumsum(self.model.gap_seconds)[kept_rows]
         return ModelProfile(
             self.model.name,
-            tuple(self.model.tensor_names[place] for place in kept),
-            self.model.elements[kept],
+            tuple(self.model.tensor_names[place] for place in kept_rows),
+            self.model.elements[kept_rows],
             np.diff(ready, prepend=0.0),
             self.model.other_seconds,
             self.model.bytes_per_element,

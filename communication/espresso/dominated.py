@@ -26,10 +26,10 @@ def undominated(totals: Floats, columns: Integers) -> Integers:
     """
     taken = totals[columns]
     left = np.lexsort((np.arange(len(columns)), taken.sum(axis=1)))
-    kept = []
+    undominated = []
     while left.size:
         # No option with a larger total needs less of each resource.
         best, rest = left[0], left[1:]
-        kept.append(best)
+        undominated.append(best)
         left = rest[np.any(taken[rest] < taken[best] - _EQUAL_SECONDS, axis=1)]
-    return columns[np.sort(np.array(kept, dtype=np.int64))]
+    return columns[np.sort(np.array(undominated, dtype=np.int64))]

@@ -145,10 +145,10 @@ def parse_espresso_plan(message: Mapping[str, Any]) -> EspressoOrders:
     if message.get("digest") != digest:
         raise ValueError("the digest of the plan does not match its content")
     options = tuple(map(_known_option, _list(message, "options")))
-    told = _list(message, "tensors")
-    if not 0 < len(told) <= MOST_TENSORS:
-        raise ValueError(f"the plan has {len(told)} tensors; it must have 1 to {MOST_TENSORS}")
-    tensors = tuple(_tensor(each, options) for each in told)
+    entries = _list(message, "tensors")
+    if not 0 < len(entries) <= MOST_TENSORS:
+        raise ValueError(f"the plan has {len(entries)} tensors; it must have 1 to {MOST_TENSORS}")
+    tensors = tuple(_tensor(each, options) for each in entries)
     if len({each.name for each in tensors}) != len(tensors):
         raise ValueError("two tensors of the plan have the same name")
     codec = message.get("codec")
@@ -169,12 +169,12 @@ def _known_option(code: Any) -> Option:
     return option
 
 
-def _tensor(told: Any, options: tuple[Option, ...]) -> TensorOption:
-    if not isinstance(told, list | tuple) or len(told) != 3:
+def _tensor(entry: Any, options: tuple[Option, ...]) -> TensorOption:
+    if not isinstance(entry, list | tuple) or len(entry) != 3:
         raise ValueError(
             "a tensor of the plan must have a name, a number of elements and the number of an option"
         )
-    name, elements, number = told
+    name, elements, number = entry
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         raise ValueError(f"a tensor's name must have 1 to {LONGEST_NAME} characters")
     if not _is_whole(elements) or not 0 < elements <= MOST_ELEMENTS:
@@ -185,17 +185,17 @@ def _tensor(told: Any, options: tuple[Option, ...]) -> TensorOption:
 
 
 def _list(message: Mapping[str, Any], key: str) -> list[Any]:
-    found = message.get(key)
-    if not isinstance(found, list):
+    value = message.get(key)
+    if not isinstance(value, list):
         raise ValueError(f"{key} of the plan must be a list")
-    return found
+    return value
 
 
 def _whole(message: Mapping[str, Any], key: str) -> int:
-    found = message.get(key)
-    if not _is_whole(found) or not 0 < found <= MOST_ELEMENTS:
-        raise ValueError(f"{key} of the plan is {found!r}; it must be a positive whole number")
-    return found
+    value = message.get(key)
+    if not _is_whole(value) or not 0 < value <= MOST_ELEMENTS:
+        raise ValueError(f"{key} of the plan is {value!r}; it must be a positive whole number")
+    return value
 
 
 def _is_whole(value: Any) -> TypeGuard[int]:

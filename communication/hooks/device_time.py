@@ -1,5 +1,5 @@
-"""Device time during exchanges of gradients. It passes by itself on a real device. An emulated device
-receives reports of the work, and makes it last as long as on the declared device."""
+"""Device time during exchanges of gradients. On a real device it passes without this module. An emulated
+device receives reports of the work, and makes it last as long as on the declared device."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Execution of an option on a gradient, by the ranks of a placement (Espresso 4.2).
 
-`communication/espresso/operations.py` describes each operation: who takes part, which part of the gradient a
-rank holds before it, and in which form. Here sums are flat FP32 tensors, and a stack of payloads is their
-concatenated bytes.
+`communication/espresso/operations.py` describes each operation: the ranks that take part, the part of the
+gradient that a rank holds before it, and its form. Here sums are flat FP32 tensors, and a stack of payloads
+is their concatenated bytes.
 """
 
 from __future__ import annotations

@@ -174,8 +174,8 @@ def _names_of_their_own(everybody: dist.ProcessGroup) -> Iterator[None]:
     usual = dist.distributed_c10d._hash_ranks_to_str
 
     def name(ranks: list[int]) -> str:
-        told = f"{sorted(ranks)} {first} {next(made)}"
-        return hashlib.sha1(told.encode(), usedforsecurity=False).hexdigest()
+        description = f"{sorted(ranks)} {first} {next(made)}"
+        return hashlib.sha1(description.encode(), usedforsecurity=False).hexdigest()
 
     dist.distributed_c10d._hash_ranks_to_str = name
     try:

@@ -125,7 +125,7 @@ class ModelProfile:
 def _digest(*parts: tuple[object, ...] | Integers | Floats) -> str:
     content = hashlib.sha256()
     for part in parts:
-        told = repr(part).encode() if isinstance(part, tuple) else part.tobytes()
-        content.update(len(told).to_bytes(8, "big"))
-        content.update(told)
+        data = repr(part).encode() if isinstance(part, tuple) else part.tobytes()
+        content.update(len(data).to_bytes(8, "big"))
+        content.update(data)
     return content.hexdigest()

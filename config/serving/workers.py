@@ -9,7 +9,7 @@ from typing import Any
 from uvicorn_worker import UvicornWorker
 
 #: Options of all servers of the control plane. Forwarding headers are read in `projects/client_address.py`,
-#: which knows which proxies to trust.
+#: which has the list of trusted proxies.
 SERVER_OPTIONS: dict[str, Any] = {
     "http": "config.serving.connections:BoundedProtocol",
     "ws": "none",

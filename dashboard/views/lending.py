@@ -55,7 +55,7 @@ def chosen_window(request: HttpRequest) -> str:
 
 def _chosen_cluster(request: HttpRequest) -> tuple[InferenceCluster | None, list[InferenceCluster]]:
     """Return the inference cluster that the address names, else the first, and all of them. None if there is
-    none at all."""
+    none."""
     name = request.GET.get("cluster", "")[:64].replace("\x00", "")
     found, known = inference_cluster_chosen(name)
     if found is None and name:

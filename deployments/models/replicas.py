@@ -55,7 +55,7 @@ class Replica(models.Model):
     phase = models.CharField(max_length=20, blank=True)
     #: Its owner drains it: another replica starts on another server first.
     leaving = models.BooleanField(default=False)
-    #: Why it ended by itself; empty: it did not.
+    #: Reason why it ended without an order; empty if it did not.
     reason = models.TextField(blank=True)
     told_version = models.BigIntegerField()
     untold_version = models.BigIntegerField(null=True, blank=True)

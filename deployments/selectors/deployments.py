@@ -1,4 +1,4 @@
-"""Reading deployments: who sees which, their replicas, their history."""
+"""Reading deployments: those that a user may see, their replicas and history."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from scheduling.services.rows.wakeups import wake
 
 MOST_REASON_CHARACTERS = 1000
 UNKNOWN = "this server was given no such replica"
-#: Phases of a worker that ended by itself.
+#: Phases of a worker that ended without an order.
 _ENDED = ("completed", "failed", "exited")
 
 

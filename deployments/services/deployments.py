@@ -171,7 +171,7 @@ def deployment_change(
     ``changes``: fields of `SETTINGS`, and ``servers``: the number wanted now.
 
     Raises:
-        Conflict: it drains or has stopped, or more servers are asked for in an archived project.
+        Conflict: it drains or has stopped, or an archived project requests more servers.
         InvalidRequest: the numbers of servers do not fit, or the layers that stream are too slow for a new
             latency target.
         QuotaExceeded: the project, or its creator's projects in sum, would have too many servers in their

@@ -93,7 +93,7 @@ def replica_served(replica: Replica, now: datetime) -> None:
 
 
 def replica_failed(replica: Replica, reason: str, now: datetime) -> None:
-    """Note that a replica ended by itself: the next one starts after an exponentially growing wait.
+    """Record that a replica ended without an order: the next one starts after an exponentially growing wait.
 
     A generation that never served is given up after `MOST_FAILURES` in a row.
     """

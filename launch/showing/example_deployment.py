@@ -1,8 +1,8 @@
 """Deploys the example language model once it is trained.
 
 An ordinary client of the platform, in a separate process (`python -m launch.showing.example_deployment`) that
-the supervisor of `make run` starts. It records its result once per data folder, so a deployment that somebody
-deletes is not made again.
+the supervisor of `make run` starts. It records its result once per data folder, so a deleted deployment is
+not made again.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class CredentialSerializer(serializers.Serializer):
 
 
 class InferenceServerSerializer(serializers.ModelSerializer):
-    """An inference server, wherever it is: its whitelist says who may use it."""
+    """An inference server, wherever it is: its whitelist names the scheduler that may use it."""
 
     whitelist = serializers.ChoiceField(Whitelist.choices)
     lending_state = serializers.ChoiceField(LendingState.choices)

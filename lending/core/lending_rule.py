@@ -2,7 +2,7 @@
 
 The inference side decides how many servers move and when. It keeps the servers that the larger of measured
 and forecast usage needs, and a reserve that is never lent. The forecast covers the coming period, so servers
-are asked back before demand rises.
+are reclaimed before demand rises.
 
 A job that grows onto a server and soon has to leave it gains nothing. Two additions prevent such short loans
 when usage oscillates around a whole number of servers: a hysteresis threshold, and a minimum time between
@@ -35,7 +35,7 @@ class LendingRule:
     ``headroom_fraction``: share of the servers that is never lent. ``forecast_margin_fraction``: share of the
     cluster added to every forecast; 0 is the published rule, a high quantile of the forecaster's errors makes
     shortfalls rare. ``hysteresis_fraction``: a server is lent only if usage could rise by this share of the
-    cluster before the server had to be asked back; 0 is the published rule.
+    cluster before the server had to be reclaimed; 0 is the published rule.
 
     Raises ValueError for a negative number of servers or a fraction outside 0 to 1.
     """

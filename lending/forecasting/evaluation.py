@@ -94,7 +94,7 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimTiming:
-    """Whether servers were asked back before they were missing.
+    """Whether servers were reclaimed before they were missing.
 
     ``reclaims``: operations. ``ahead``: those that began while measured usage alone asked no server back.
     ``ahead_and_needed``: those of them for which the next sample did. ``servers``: servers asked back.

@@ -17,7 +17,7 @@ from lending.core.lending_rule import HEADROOM_FRACTION, HYSTERESIS_FRACTION, Le
 class InferenceCluster(models.Model):
     """Servers that serve requests. Their inference scheduler alone decides how many are lent and when.
 
-    ``account`` represents the scheduler where the platform records who made a request. It is inactive, so
+    ``account`` represents the scheduler in the platform's records of requests. It is inactive, so
     nobody can log in with it. The scheduler's credential is stored as a digest.
     """
 
@@ -29,16 +29,16 @@ class InferenceCluster(models.Model):
     credential_issued_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
 
-    #: Who reports usage, lends and asks back.
+    #: The party that reports usage, lends and reclaims.
     scheduled_by = models.CharField(max_length=12, choices=ScheduledBy.choices, default=ScheduledBy.SCHEDULER)
-    #: Off: nothing more is lent; servers on loan stay until they are asked back.
+    #: Off: nothing more is lent; servers on loan stay until they are reclaimed.
     lending = models.BooleanField(default=True)
     #: Share of its servers that is never lent.
     headroom_fraction = models.FloatField(default=HEADROOM_FRACTION)
     #: Added to every forecast, as a share of its GPUs.
     forecast_margin_fraction = models.FloatField(default=0.0)
     #: A server is lent only if usage could rise by this share of the cluster before the server had to be
-    #: asked back.
+    #: reclaimed.
     hysteresis_fraction = models.FloatField(default=HYSTERESIS_FRACTION)
     forecaster = models.CharField(max_length=40, default="lstm")
     #: Whether the platform itself asks servers back ahead of a forecast rise, for schedulers that do not.

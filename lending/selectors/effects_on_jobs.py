@@ -41,7 +41,7 @@ class BorrowedUse:
 
 
 def promises_touched(inference_cluster: InferenceCluster) -> PromisesTouched:
-    """Count over all reclaims. A job that was late before its server was asked back does not count as
+    """Count over all reclaims. A job that was late before its server was reclaimed does not count as
     broken."""
     orders = inference_cluster.reclaim_orders.filter(begun_at__isnull=False)
     concerned = orders.order_by().annotate(

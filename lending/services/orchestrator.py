@@ -1,7 +1,6 @@
 """The resource orchestrator (Lyra section 3.3): carries out orders when woken and periodically.
 
-It keeps no state between runs: its work follows from rows, so it may run twice, concurrently, late or not at
-all.
+It keeps no state between runs: its work follows from rows, so it may run twice, concurrently, late or never.
 """
 
 from __future__ import annotations

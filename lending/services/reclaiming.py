@@ -215,7 +215,7 @@ def _break_off_changes(server_ids: Collection[int]) -> None:
 
 
 def return_servers(inference_cluster: InferenceCluster) -> int:
-    """Send home every server that is asked back and holds no work any more. Returns how many went."""
+    """Send home every reclaimed server without work. Returns how many went."""
     if not inference_cluster.servers_in(LendingState.RECLAIMING):
         return 0
     with transaction.atomic():

@@ -41,7 +41,7 @@ class FollowingCounts:
 
 @dataclass(frozen=True)
 class PathProfile:
-    """Counts of paths at all layers of a model.
+    """Counts of paths at every layer of a model.
 
     Attributes:
         experts: experts of each layer.

@@ -1,8 +1,8 @@
 """Embedding tables that data-parallel workers share by columns.
 
-Every worker has all rows and some columns. Ids are gathered from all workers, each worker looks all of them
-up in its columns, and an all-to-all returns complete rows. Gradients go the reverse way; the table needs no
-all-reduce.
+Every worker has all rows and some columns. Ids are gathered from all workers, each worker reads all their
+rows from its columns, and an all-to-all returns complete rows. Gradients go the reverse way; the table needs
+no all-reduce.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def plan_buckets(
 
 
 def unfused_seconds(message_bytes: Sequence[float], latency_seconds: float, bytes_per_second: float) -> float:
-    """Return the time to send each tensor by itself."""
+    """Return the time to send the tensors separately."""
     _check_link(latency_seconds, bytes_per_second)
     return sum(latency_seconds + size / bytes_per_second for size in message_bytes)
 

@@ -59,8 +59,8 @@ class ApiView(GenericAPIView):
     """Base of all views. ``throttle_scopes`` names the rate that applies to each method."""
 
     throttle_scopes: ClassVar[Mapping[str, str]] = {}
-    #: The scope that each method asks of a token (:data:`ANY_TOKEN`: none). Reading asks for ``read`` unless
-    #: told; a method that changes something and is not named here is refused to every token.
+    #: The scope that each method asks of a token (:data:`ANY_TOKEN`: none). Reading asks for ``read`` by
+    #: default; a method that changes something and is not named here is refused to every token.
     token_scopes: ClassVar[Mapping[str, Scope | None]] = {}
     #: False where an answer holds a secret that must not be stored.
     remembers_answers: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class ApiView(GenericAPIView):
 
     @property
     def user(self) -> User:
-        """Who asks; views with other permissions than the default do not use this."""
+        """Return the caller; views with other permissions than the default do not use this."""
         return cast(User, self.request.user)
 
     def read(self, serializer_class: type[_Serializer], **options: Any) -> dict[str, Any]:

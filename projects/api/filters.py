@@ -21,7 +21,7 @@ def read_filters(request: Request, serializer_class: type[serializers.Serializer
     """
     declared = serializer_class().fields
     given = {
-        # Names are stored in one spelling, and may be asked for in another.
+        # Names are stored in one spelling; requests may use another.
         name: [*map(normalised, values)]
         if isinstance(declared.get(name), serializers.ListField)
         else normalised(values[-1])

@@ -100,7 +100,7 @@ class AnswerView(ApiView):
         """The caller's invitation.
 
         Raises:
-            NotFound: there is none, or it is somebody else's.
+            NotFound: there is none, or it belongs to another user.
         """
         return selectors.invitation_for(self.user, invitation_id)
 

@@ -54,7 +54,7 @@ def parse_json(
     size are checked on the text, before anything is built of it.
 
     Raises:
-        MalformedJson: in words for whoever sent it.
+        MalformedJson: with a message for the caller.
     """
     try:
         text = content.decode("utf-8-sig")

@@ -29,7 +29,7 @@ from punctual.protocol.problems import MEDIA_TYPE, problem
 
 log = structlog.get_logger(__name__)
 
-#: What is said while PostgreSQL is between two lives.
+#: The response while PostgreSQL restarts.
 DATABASE_AWAY = "The database does not answer; try again soon."
 RETRY_AFTER_SECONDS = "2"
 #: Key of messages that concern the request as a whole.
@@ -37,7 +37,7 @@ WHOLE_REQUEST = "request"
 
 
 def problem_exception_handler(error: Exception, context: dict[str, Any]) -> HttpResponse | None:
-    """What a view raised as an answer; None (a 500) for what nobody foresaw."""
+    """Return the response to an exception of a view; None (a 500) for an unexpected exception."""
     answer = problem_response(error)
     # The OpenAPI document and its page have renderers of their own, which would write YAML and HTML.
     renderer = getattr(context.get("request"), "accepted_renderer", None)
@@ -50,7 +50,7 @@ def problem_exception_handler(error: Exception, context: dict[str, Any]) -> Http
 
 
 def problem_response(error: Exception) -> Response | None:
-    """Turn what a view raised into a problem document; None for what nobody foresaw."""
+    """Turn an exception of a view into a problem document; None for an unexpected exception."""
     document, headers = _document(error)
     if document is None:
         return None

@@ -86,7 +86,7 @@ class TokenSerializer(serializers.ModelSerializer):
 
 
 class MeSerializer(serializers.ModelSerializer):
-    """Who the caller is."""
+    """The caller."""
 
     is_operator = serializers.BooleanField(source="operates")
     projects = serializers.SerializerMethodField()

@@ -34,8 +34,8 @@ return false
 
 
 class CountedAtOnce(SimpleRateThrottle):
-    """Looks and counts in one trip to Redis: requests that come at once are all counted, which they are not
-    where the times are read, changed and written back."""
+    """Checks and counts in one round trip to Redis, so that concurrent requests are all counted. Reading,
+    changing and writing back the times would lose some."""
 
     num_requests: int | None
     duration: int | None
@@ -55,7 +55,7 @@ class CountedAtOnce(SimpleRateThrottle):
 
 
 class Throttle(ScopedRateThrottle, CountedAtOnce):
-    """Counts requests per user (per address when nobody is logged in) in the scope that the view names."""
+    """Counts requests per user (per address without a login) in the scope that the view names."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         try:

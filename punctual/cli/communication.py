@@ -12,37 +12,37 @@ _PLANS = ("PLAN", "CODEC", "PREDICTED", "MEASURED", "BETWEEN SERVERS", "MEMORY")
 _LEVELS = ("GPUS", "SERVERS", "PLAN", "CODEC", "PREDICTED", "MEASURED", "SPEED-UP")
 
 
-def say_communication(told: Mapping[str, Any], *, as_json: bool) -> None:
+def say_communication(report: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the content of `GET /jobs/{id}/communication/`."""
     if as_json:
-        output.print_json(told)
+        output.print_json(report)
         return
-    output.print_facts(_facts(told))
-    chosen = told["chosen"]
+    output.print_facts(_facts(report))
+    chosen = report["chosen"]
     if chosen is None:
         output.say("The job has no communication plan: its gradients are all-reduced uncompressed.")
     else:
-        rows = [_plan(chosen, told["measured_seconds"], "→ ")]
-        for other in told["beaten"]:
-            measured = told["seconds_without_plan"] if other["planner"] == "dense" else None
+        rows = [_plan(chosen, report["measured_seconds"], "→ ")]
+        for other in report["beaten"]:
+            measured = report["seconds_without_plan"] if other["planner"] == "dense" else None
             rows.append(_plan(other, measured, "  "))
         output.print_table(_PLANS, rows, right=_PLANS[2:], empty="")
-    if told["given_up"]:
-        output.say(f"The plan was given up: {told['given_up']}.", style="yellow")
-    if told["levels"]:
+    if report["given_up"]:
+        output.say(f"The plan was given up: {report['given_up']}.", style="yellow")
+    if report["levels"]:
         output.say("Plans by number of GPUs; promises rest on what was measured, never on predictions:")
-        output.print_table(_LEVELS, [_level(each) for each in told["levels"]], right=_LEVELS[4:], empty="")
+        output.print_table(_LEVELS, [_level(each) for each in report["levels"]], right=_LEVELS[4:], empty="")
 
 
-def _facts(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    allowed = f"allowed: {', '.join(told['codecs'])}" if told["lossy"] == "allowed" else "refused"
-    profile, links = told["profile"], told["links"]
+def _facts(report: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    allowed = f"allowed: {', '.join(report['codecs'])}" if report["lossy"] == "allowed" else "refused"
+    profile, links = report["profile"], report["links"]
     return [
         ("Lossy codecs", allowed),
-        ("Plan family", told["family"]),
+        ("Plan family", report["family"]),
         ("Gradients", f"measured {_time(profile['measured_at'])}" if profile else "not measured"),
         ("Links", _links(links) if links else None),
-        ("Generation", told["generation"]),
+        ("Generation", report["generation"]),
     ]  # fmt: skip
 
 

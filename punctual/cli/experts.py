@@ -18,38 +18,38 @@ _LISTED_EXPERTS, _NAMED_EXPERTS = 16, 4
 _NAMED_WORKERS = 8
 
 
-def say_experts(told: Mapping[str, Any], metrics: Sequence[Metric], *, as_json: bool) -> None:
+def say_experts(report: Mapping[str, Any], metrics: Sequence[Metric], *, as_json: bool) -> None:
     """Print the content of `GET /jobs/{id}/experts/`, and the tiers of experts from the job's metrics."""
     if as_json:
-        output.print_json(told)
+        output.print_json(report)
         return
-    if not told["layers"] and not told["other_layers"]:
+    if not report["layers"] and not report["other_layers"]:
         output.say("Its workers have reported no mixture-of-experts layers.")
         return
-    output.print_facts([*_facts(told), *_tiers(metrics)])
-    output.print_table(_LAYERS, [_layer(layer) for layer in told["layers"]], right=_LAYERS[1:5], empty="")
-    if told["other_layers"]:
-        output.say(f"{told['other_layers']} more layers are not reported: they are too many or too large.")
-    _say_homes(told)
-    if told["decisions"]:
-        rows = [_decision(decision) for decision in told["decisions"]]
+    output.print_facts([*_facts(report), *_tiers(metrics)])
+    output.print_table(_LAYERS, [_layer(layer) for layer in report["layers"]], right=_LAYERS[1:5], empty="")
+    if report["other_layers"]:
+        output.say(f"{report['other_layers']} more layers are not reported: they are too many or too large.")
+    _say_homes(report)
+    if report["decisions"]:
+        rows = [_decision(decision) for decision in report["decisions"]]
         output.print_table(_DECISIONS, rows, right=_DECISIONS[2:4], empty="")
 
 
-def _facts(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    last, count = told["iteration"], told["iterations"]
+def _facts(report: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    last, count = report["iteration"], report["iterations"]
     return [
-        ("Iterations", f"{last - count + 1} to {last}, in generation {told['generation']}"),
-        ("Reported", output.time_text(datetime.fromisoformat(told["told_at"]))),
-        ("All-to-all", _all_to_all(told)),
-        *_between_servers(told["all_to_all"]),
+        ("Iterations", f"{last - count + 1} to {last}, in generation {report['generation']}"),
+        ("Reported", output.time_text(datetime.fromisoformat(report["told_at"]))),
+        ("All-to-all", _all_to_all(report)),
+        *_between_servers(report["all_to_all"]),
     ]
 
 
-def _all_to_all(told: Mapping[str, Any]) -> str:
-    timing = told["all_to_all"]
+def _all_to_all(report: Mapping[str, Any]) -> str:
+    timing = report["all_to_all"]
     if timing is None:
-        return "no rows travel between workers" if _are_everywhere(told["layers"]) else "not measured yet"
+        return "no rows travel between workers" if _are_everywhere(report["layers"]) else "not measured yet"
     return (
         f"{timing['share']:.0%} of an iteration: {_milliseconds(timing['all_to_all_seconds'])} of "
         f"{_milliseconds(timing['iteration_seconds'])}"
@@ -57,26 +57,26 @@ def _all_to_all(told: Mapping[str, Any]) -> str:
 
 
 def _between_servers(timing: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    told = (timing or {}).get("between_servers")
-    if told is None:
+    times = (timing or {}).get("between_servers")
+    if times is None:
         return []
     predicted, flat, hierarchical, measured = (
-        _milliseconds(told[f"{name}_seconds"]) for name in ("predicted", "flat", "hierarchical", "measured")
+        _milliseconds(times[f"{name}_seconds"]) for name in ("predicted", "flat", "hierarchical", "measured")
     )
     text = (
-        f"{told['hierarchical_share']:.0%} hierarchical; an all-to-all took {measured}, predicted "
-        f"{predicted} by {told['rates_source']} rates (flat {flat}, hierarchical {hierarchical})"
+        f"{times['hierarchical_share']:.0%} hierarchical; an all-to-all took {measured}, predicted "
+        f"{predicted} by {times['rates_source']} rates (flat {flat}, hierarchical {hierarchical})"
     )
     return [("Between servers", text)]
 
 
 def _tiers(metrics: Sequence[Metric]) -> list[tuple[str, Any]]:
     """Return means over the iterations whose metrics include tiers."""
-    told = [metric.values for metric in metrics if "moe/tier_hits" in metric.values]
-    if not told:
+    tier_metrics = [metric.values for metric in metrics if "moe/tier_hits" in metric.values]
+    if not tier_metrics:
         return []
     hits, stall, read, written = (
-        fmean(values.get(f"moe/tier_{name}", 0.0) for values in told)
+        fmean(values.get(f"moe/tier_{name}", 0.0) for values in tier_metrics)
         for name in ("hits", "stall_seconds", "bytes_read", "bytes_written")
     )
     text = (
@@ -116,12 +116,12 @@ def _load(load: Sequence[float]) -> str:
     return f"most: {named[0]}; least: {named[1]}"
 
 
-def _say_homes(told: Mapping[str, Any]) -> None:
-    layers = told["layers"]
+def _say_homes(report: Mapping[str, Any]) -> None:
+    layers = report["layers"]
     if _are_everywhere(layers):
         output.say("Every worker has all experts.")
         return
-    servers = {worker["rank"]: f"{worker['server']}:{worker['gpu']}" for worker in told["workers"]}
+    servers = {worker["rank"]: f"{worker['server']}:{worker['gpu']}" for worker in report["workers"]}
     same = len({str(layer["hosts"]) for layer in layers}) == 1
     rows = [
         ("all" if same else _layer_name(layer), experts, homes)

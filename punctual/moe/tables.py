@@ -45,7 +45,7 @@ class PartitionedEmbedding(nn.Module):
 
     Attributes:
         blocks: the table by columns, in order.
-        exchange: looks up the blocks; local unless somebody sets another one.
+        exchange: looks up the blocks; local unless another is set.
     """
 
     def __init__(self, rows: int, width: int, *, padding_index: int | None = None) -> None:

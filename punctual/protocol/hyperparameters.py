@@ -26,7 +26,7 @@ _CONTINUE, _STOP = "continue", "stop"
 #: Orders of samples. All but the random one depend on how mixtures of experts routed the samples.
 RANDOM_ORDER = "random"
 SAMPLE_ORDERS = (RANDOM_ORDER, "magnitude", "cosine")
-#: Of these, hyperparameters that change neither speed nor memory of any function.
+#: The hyperparameters among these that change neither speed nor memory of any function.
 SPEED_NEUTRAL = frozenset({"nonfinite"})
 
 #: Names that can only mean a number of GPUs, in lower case without hyphens and underscores.

@@ -1,5 +1,5 @@
-"""Allowances for sending copies: a worker that knows when the network is idle lets its store send a number of
-bytes within a number of seconds. Without a worker's allowances, copies are sent at once."""
+"""Allowances for sending copies: a worker, which measures when the network is idle, lets its store send a
+number of bytes within a number of seconds. Without a worker's allowances, copies are sent at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITHOUT_END = float("inf")
 
 @dataclass(frozen=True)
 class Sending:
-    """The way a worker wants a version to be sent; all values are bounded.
+    """A worker's instructions for sending a version; all values are bounded.
 
     Attributes:
         pause_seconds: longest wait for each allowance, after which the rest is sent without; 0 for none.

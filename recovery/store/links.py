@@ -53,16 +53,18 @@ class StoreLinks:
         self._client: LinkClient | None = None
         self.rack: str | None = None
 
-    def obey(self, told: Mapping[str, Any] | None) -> None:
+    def obey(self, message: Mapping[str, Any] | None) -> None:
         """Use these links from now on: {"rates", "rack"}; None for no links.
 
         Raises KeyError and ValueError.
         """
-        if told == self._told:
+        if message == self._told:
             return
-        client = None if told is None else LinkClient(ServerLinks.from_message(told["rates"]), self._folder)
-        self._client, self._told = client, told
-        self.rack = None if told is None else str(told["rack"])
+        client = (
+            None if message is None else LinkClient(ServerLinks.from_message(message["rates"]), self._folder)
+        )
+        self._client, self._told = client, message
+        self.rack = None if message is None else str(message["rack"])
 
     def to(self, rack: str | None) -> Way:
         """Return the way to a server in that rack; None if its rack is unknown."""

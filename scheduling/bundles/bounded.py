@@ -52,7 +52,7 @@ def read_bundle_apart(
         BundleError: the bundle is invalid, or reading it exceeds ``bounds``.
         Unavailable: other bundles are being read; retry soon.
     """
-    asked = {
+    request = {
         "filename": filename,
         "entry": entry,
         "limits": dataclasses.asdict(limits),
@@ -62,7 +62,7 @@ def read_bundle_apart(
     if not _READING.acquire(timeout=bounds.wall_seconds):
         raise Unavailable("Other functions are being read; send this one again soon.")
     try:
-        answer = _ask(json.dumps(asked).encode() + b"\n" + content, bounds)
+        answer = _ask(json.dumps(request).encode() + b"\n" + content, bounds)
     finally:
         _READING.release()
     if "facts" not in answer:
@@ -110,17 +110,17 @@ def _too_much(what: str) -> BundleError:
     )
 
 
-def _facts(told: dict[str, Any]) -> BundleFacts:
-    requirements = told["requirements"]
+def _facts(facts: dict[str, Any]) -> BundleFacts:
+    requirements = facts["requirements"]
     return BundleFacts(
-        digest=told["digest"],
-        size_bytes=told["size_bytes"],
-        entry=told["entry"],
-        description=told["description"],
-        speed_neutral=tuple(told["speed_neutral"]),
-        worker_counts=tuple(told["worker_counts"]),
-        predict_problem=told["predict_problem"],
-        experts=None if told["experts"] is None else tuple(told["experts"]),
+        digest=facts["digest"],
+        size_bytes=facts["size_bytes"],
+        entry=facts["entry"],
+        description=facts["description"],
+        speed_neutral=tuple(facts["speed_neutral"]),
+        worker_counts=tuple(facts["worker_counts"]),
+        predict_problem=facts["predict_problem"],
+        experts=None if facts["experts"] is None else tuple(facts["experts"]),
         requirements=None if requirements is None else Requirements(**requirements),
-        files=tuple(BundleFile(**file) for file in told["files"]),
+        files=tuple(BundleFile(**file) for file in facts["files"]),
     )

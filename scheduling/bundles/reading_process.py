@@ -21,9 +21,9 @@ from scheduling.bundles.reading import read_bundle
 
 def main() -> None:
     """Read a request and a bundle from standard input, and write the answer to standard output."""
-    asked: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    _bind(asked["memory_bytes"], asked["cpu_seconds"])
-    answer = _answer(asked)
+    request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    _bind(request["memory_bytes"], request["cpu_seconds"])
+    answer = _answer(request)
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
@@ -34,12 +34,12 @@ def _bind(memory_bytes: int, cpu_seconds: int) -> None:
         resource.setrlimit(what, (0, 0))
 
 
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
         content = sys.stdin.buffer.read()
-        facts = read_bundle(content, asked["filename"], asked["entry"], BundleLimits(**asked["limits"]))
+        facts = read_bundle(content, request["filename"], request["entry"], BundleLimits(**request["limits"]))
     except BundleError as error:
-        if isinstance(error.__cause__, MemoryError) and _peak_bytes() > asked["memory_bytes"] / 2:
+        if isinstance(error.__cause__, MemoryError) and _peak_bytes() > request["memory_bytes"] / 2:
             return {"out_of_memory": True}
         return {"refused": {"reason": error.reason, "detail": error.detail, "field": error.field}}
     except MemoryError:

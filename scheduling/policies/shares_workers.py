@@ -1,5 +1,5 @@
-"""The common part of Lyra and its comparison policies: base workers first, then flexible ones, on
-owned and on-loan servers.
+"""The common part of Lyra and its comparison policies: base workers first, then flexible ones, on owned and
+on-loan servers.
 
 The policies differ in the order of jobs, in how flexible workers are divided, and in the servers they use:
 see `scheduling.core.lyra.tick`.

@@ -48,21 +48,21 @@ def begin_under_way(
     jobs.phase[rows] = ACTIVE
     jobs.pool[rows] = pool_number
     jobs.decided[rows] = True
-    jobs.promised[rows] = [one.promised for one in under_way]
-    jobs.at_risk[rows] = [one.at_risk for one in under_way]
+    jobs.promised[rows] = [job.promised for job in under_way]
+    jobs.at_risk[rows] = [job.at_risk for job in under_way]
     fates.decided_at[rows] = simulation.workload.submitted_at[rows]
-    fates.started_at[rows] = [one.started_at for one in under_way]
-    fates.planned_finish_at[rows] = [one.planned_finish_at for one in under_way]
+    fates.started_at[rows] = [job.started_at for job in under_way]
+    fates.planned_finish_at[rows] = [job.planned_finish_at for job in under_way]
     pool.rows = rows
-    pool.plans = cut_stored([one.plan for one in under_way], 0.0, 0.0)
-    pool.addresses = np.array([address for one in under_way for address in one.addresses], dtype=np.int64)
-    pool.offsets = np.cumsum([0, *(len(one.addresses) for one in under_way)], dtype=np.int64)
+    pool.plans = cut_stored([job.plan for job in under_way], 0.0, 0.0)
+    pool.addresses = np.array([address for job in under_way for address in job.addresses], dtype=np.int64)
+    pool.offsets = np.cumsum([0, *(len(job.addresses) for job in under_way)], dtype=np.int64)
     if isinstance(pool, SharedPool):
         _begin_on_loan(pool, under_way, on_loan)
-    for row, one in enumerate(under_way):
-        gpus = len(one.addresses)
+    for row, job in enumerate(under_way):
+        gpus = len(job.addresses)
         rate = pool.rate_now(row) if isinstance(pool, SharedPool) else pool.tables.rate(row, gpus)
-        jobs.take_gpus(row, gpus, rate, one.pause_left_seconds, 0.0)
+        jobs.take_gpus(row, gpus, rate, job.pause_left_seconds, 0.0)
         if gpus:
             simulation.recorder.allocation(0.0, row, gpus)
     jobs.forecast_finish(rows, pool.number, 0.0)
@@ -71,7 +71,7 @@ def begin_under_way(
 
 def _begin_on_loan(pool: SharedPool, under_way: Sequence[UnderWay], on_loan: int) -> None:
     """Lend the first servers, and record which of the jobs' GPUs flexible workers hold."""
-    marks = [mark for one in under_way for mark in one.flexible or (False,) * len(one.addresses)]
+    marks = [mark for job in under_way for mark in job.flexible or (False,) * len(job.addresses)]
     pool.flexible = np.array(marks, dtype=np.bool_)
     pool.on_loan[pool.size.servers : pool.size.servers + on_loan] = True
     pool.role = roles_with(pool.on_loan, pool.worker_map())

@@ -18,7 +18,7 @@ _RANGE_OPTIONS = ("lowest", "highest")
 
 
 def available_usage() -> list[tuple[str, str]]:
-    """Return the names that `read_usage` knows, each with a description. Public ones may be missing here."""
+    """Return the names that `read_usage` accepts, each with a description. Public curves may be missing."""
     return [
         *((profile.name, profile.description) for profile in PROFILES.values()),
         *((curve.name, f"stand-in: {curve.description}") for curve in DEMAND_CURVES.values()),

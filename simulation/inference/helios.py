@@ -2,7 +2,7 @@
 
 No public trace says how many servers of an inference cluster could be lent. These are demands of *training*
 clusters over time (Helios, Hu et al., SC 2021; Philly), used for their shape and their bursts and rescaled
-into the range that Lyra reports. Every series says so in its ``source``. The files are not part of this
+into the range that Lyra reports. Every series states this in its ``source``. The files are not part of this
 repository: `PUNCTUAL_TRACES` names their folder.
 """
 

@@ -31,7 +31,7 @@ AGEING = "ageing_weight"
 
 
 def add_lending_options(parser: ArgumentParser) -> None:
-    """Add the options. None of them has a default here, so that what was not given can be told."""
+    """Add the options. They have no defaults here, so that missing options can be recognised."""
     lent = parser.add_argument_group("servers lent by an inference cluster")
     lent.add_argument("--inference-servers", type=int, help="servers of the inference cluster")
     lent.add_argument(
@@ -65,7 +65,8 @@ def add_options(group: _ArgumentGroup, dataclass_type: type, *, usual: str = "")
 
 
 def sharing_settings(options: Mapping[str, Any], workload: Workload) -> SharingSettings | None:
-    """What the options ask for; None where nothing is asked for and the workload has no ranges of workers.
+    """Return the lending that the options select; None if they select none and the workload has no ranges of
+    workers.
 
     Raises ValueError of one line for options that contradict each other, TraceError for usage that cannot be
     read.

@@ -30,8 +30,8 @@ _SCALE = (
 
 
 def pieces(outcome: RunOutcome) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
-    """Return who held how many GPUs and when: (job, begin, end, gpus), by job and time, without empty
-    pieces."""
+    """Return the number of GPUs of each job over time: (job, begin, end, gpus), by job and time, without
+    empty pieces."""
     history = outcome.allocations
     order = np.lexsort((np.arange(history.time.size), history.time, history.job))
     job, begin, gpus = history.job[order], history.time[order], history.gpus[order]

@@ -177,7 +177,7 @@ def _column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
 
 
 def _floats(table: pa.Table, name: str, path: Path) -> FloatArray:
-    # Not fill_null, which would have to distinguish null from NaN; to_numpy makes NaN of null by itself.
+    # Not fill_null, which would have to distinguish null from NaN; to_numpy already turns null into NaN.
     column: FloatArray = _column(table, name, path).to_numpy().astype(np.float64)
     return column
 

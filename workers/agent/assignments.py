@@ -245,8 +245,8 @@ class Assignments:
         done: Callable[[Any], None],
         wait_seconds: float = FIRST_RETRY_SECONDS,
     ) -> None:
-        """Run `work` in a thread, retrying while it raises NotYet, and `done` with its result, as long as the
-        worker lives."""
+        """Run `work` in a thread, retrying while it raises NotYet, and `done` with its result, as long as
+        the worker runs."""
 
         def wanted() -> bool:
             return record.alive and record.kill_reason is None and record.key in self._pool.records

@@ -1,4 +1,4 @@
-"""Reasons why a worker cannot go on, distinguished by who is at fault.
+"""Reasons why a worker cannot go on, distinguished by the party at fault.
 
 An error in a person's function fails the job and shows the lines of *their* file. A lost peer or a port
 already in use is the platform's fault and fails only this generation.
@@ -191,7 +191,8 @@ def _visible_frames(error: BaseException) -> list[traceback.FrameSummary]:
 def _frames_of_the_function(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     shown = _visible_frames(error)
-    # The innermost frame shows which call inside a library failed; a frame of the runtime tells nothing.
+    # The innermost frame shows which call inside a library failed; a frame of the runtime does not help the
+    # user.
     if frames and frames[-1] not in shown and not frames[-1].filename.startswith(_RUNTIME_FOLDER):
         shown.append(frames[-1])
     lines = ["Traceback of the function (innermost call last):\n"] if shown else []

@@ -1,6 +1,6 @@
 """Losses and weights that are NaN or infinite: which events report them, and when they end a job.
 
-Every rank knows the loss of the whole batch, so all ranks decide alike without communication. A run of such
+Every rank has the loss of the whole batch, so all ranks decide alike without communication. A run of such
 losses is part of the training state, so the count continues in the next generation.
 """
 

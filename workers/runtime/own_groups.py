@@ -3,7 +3,7 @@
 A collective that loses a peer raises a plain RuntimeError, like a function's own code, and often from within
 that code: in DDP's hooks of the backward pass. The error's text therefore does not tell; the groups'
 connections are probed. A failed gloo connection refuses every later send; on an intact one, a message that
-nobody receives does no harm.
+is never received does no harm.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-#: Tag of the probes, which nobody receives.
+#: Tag of the probes, which are never received.
 _TAG = (1 << 30) + 1
 #: Time between two probes: a worker that ends loses its connections one after the other.
 _LOOK_AGAIN_SECONDS = 0.05

@@ -135,7 +135,7 @@ class PoolWatch(bootsteps.StartStopStep):
         threading.Thread(target=self._guard, args=(parent,), name="pool-watch", daemon=True).start()
 
     def stop(self, parent: Any) -> None:
-        """Stop watching: a worker that stops ends its pool by itself."""
+        """Stop watching: a worker that stops also ends its pool."""
         self._stopped.set()
 
     def terminate(self, parent: Any) -> None:
@@ -190,7 +190,7 @@ def end_with_children(leave: Callable[[int], Any] = os._exit) -> None:
 
 
 def _moves(pid: int | None) -> bool:
-    """Return whether a process lives and does not hang."""
+    """Return whether a process exists and does not hang."""
     try:
         return pid is not None and psutil.Process(pid).status() not in _STANDS_STILL
     except psutil.NoSuchProcess:

@@ -63,22 +63,22 @@ def zen_orders_from_message(message: Mapping[str, Any]) -> ZenOrders:
     return ZenOrders(digest, placement, HashFamily(tuple(seeds)), read)
 
 
-def _tensor(told: Any) -> TensorOrders:
-    if not isinstance(told, Mapping):
+def _tensor(entry: Any) -> TensorOrders:
+    if not isinstance(entry, Mapping):
         raise ValueError("a tensor of the plan must have a name, sizes, a scheme and formats")
-    name = told.get("tensor")
+    name = entry.get("tensor")
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
         raise ValueError(f"a tensor's name must have 1 to {_LONGEST_NAME} characters")
-    elements, width = whole_number(told, "elements"), whole_number(told, "width")
+    elements, width = whole_number(entry, "elements"), whole_number(entry, "width")
     if elements % width or elements // width > MOST_ELEMENTS:
         raise ValueError(f"tensor {name!r} has {elements} elements; they must be whole rows of {width}")
-    scheme = _one_of(told, "scheme", EXECUTABLE)
-    formats = [_one_of(told, key, PACKET_FORMATS) for key in ("push_format", "pull_format")]
+    scheme = _one_of(entry, "scheme", EXECUTABLE)
+    formats = [_one_of(entry, key, PACKET_FORMATS) for key in ("push_format", "pull_format")]
     return TensorOrders(name, elements, width, Scheme(scheme), Format(formats[0]), Format(formats[1]))
 
 
-def _one_of(told: Mapping[str, Any], key: str, known: tuple[str, ...]) -> str:
-    found = told.get(key)
-    if found not in known:
-        raise ValueError(f"{key} of a tensor is {found!r}; it must be one of {', '.join(known)}")
-    return str(found)
+def _one_of(entry: Mapping[str, Any], key: str, known: tuple[str, ...]) -> str:
+    value = entry.get(key)
+    if value not in known:
+        raise ValueError(f"{key} of a tensor is {value!r}; it must be one of {', '.join(known)}")
+    return str(value)

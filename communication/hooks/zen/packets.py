@@ -31,8 +31,8 @@ class Rows:
 
     def without_zeros(self) -> Rows:
         """Return the rows with a value that is not zero. NaN is not zero."""
-        kept = (self.values != 0).any(1)
-        return Rows(self.places[kept], self.values[kept])
+        is_nonzero = (self.values != 0).any(1)
+        return Rows(self.places[is_nonzero], self.values[is_nonzero])
 
 
 def packet_bytes(form: Format, count: int, size: int, width: int) -> int:

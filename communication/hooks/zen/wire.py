@@ -40,9 +40,9 @@ class Wire:
         gathered = torch.empty(self.size * len(own), dtype=torch.int64, device=device)
         begun = time.perf_counter()
         dist.all_gather_single(gathered, torch.tensor(own, device=device), group=self._group)
-        told = gathered.view(self.size, -1).tolist()
+        by_rank = gathered.view(self.size, -1).tolist()
         self._came((self.size - 1) * 8 * len(own), begun)
-        return list(told)
+        return list(by_rank)
 
     def to_each(self, packets: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
         """Send a packet to each rank, including this one; return those from all. ``sizes``: of these."""

@@ -103,8 +103,8 @@ def _explained(link: MatrixLink, matrix: LinkMatrix) -> str:
 
 
 def _short(link: MatrixLink) -> str:
-    told = "" if link.source == "measured" else " told"
-    return f"{byte_rate(link.bytes_per_second)}<br>{milliseconds(link.latency_seconds)}{told}"
+    suffix = "" if link.source == "measured" else " told"
+    return f"{byte_rate(link.bytes_per_second)}<br>{milliseconds(link.latency_seconds)}{suffix}"
 
 
 def _age(link: MatrixLink, matrix: LinkMatrix) -> str:

@@ -20,14 +20,14 @@ _NAMES = {
 }
 
 
-def figure(told: dict[str, Any]) -> go.Figure | None:
+def figure(report: dict[str, Any]) -> go.Figure | None:
     """Draw a bar for each plan: predicted iteration time, and the measured one if there is any."""
-    chosen = told["chosen"]
+    chosen = report["chosen"]
     if chosen is None:
         return None
-    plans = [chosen, *told["beaten"]]
+    plans = [chosen, *report["beaten"]]
     names = [_name(plan) for plan in plans]
-    measured = [told["measured_seconds"], *(_without(told, plan) for plan in told["beaten"])]
+    measured = [report["measured_seconds"], *(_without(report, plan) for plan in report["beaten"])]
     drawn = base_figure(margin={"l": 130, "r": 16, "t": 28, "b": 46}, barmode="group", showlegend=True)
     drawn.add_trace(
         go.Bar(
@@ -56,8 +56,8 @@ def figure(told: dict[str, Any]) -> go.Figure | None:
     return drawn
 
 
-def _without(told: dict[str, Any], plan: dict[str, Any]) -> float | None:
-    return told["seconds_without_plan"] if plan["planner"] == "dense" else None
+def _without(report: dict[str, Any], plan: dict[str, Any]) -> float | None:
+    return report["seconds_without_plan"] if plan["planner"] == "dense" else None
 
 
 def _name(plan: dict[str, Any]) -> str:
@@ -79,17 +79,17 @@ def _milliseconds(seconds: float) -> float:
     return 1e3 * seconds
 
 
-def caption(told: dict[str, Any]) -> str:
+def caption(report: dict[str, Any]) -> str:
     """Return why this plan was chosen, for which links, and its measured results."""
-    if told["chosen"] is None:
+    if report["chosen"] is None:
         return ""
-    links = told["links"]
-    words = [f"Predicted {told['speedup']:.2f} times as fast as without a plan"]
+    links = report["links"]
+    words = [f"Predicted {report['speedup']:.2f} times as fast as without a plan"]
     if links is not None:
         rate = 8e-9 * links["between"]["bytes_per_second"]
         told_by = "emulated, measured" if _measured_emulated(links) else links["told_by"]
         words[0] += f" on {rate:.3g} Gbit/s between servers ({told_by})"
-    window = told["window"]
+    window = report["window"]
     if window and window.get("dense_bytes"):
         saved = 1.0 - window["received_bytes"] / window["dense_bytes"]
         words.append(f"{saved:.0%} of the bytes of all-reduces are saved")
@@ -98,8 +98,8 @@ def caption(told: dict[str, Any]) -> str:
         words.append(f"the fullest server receives {worst:.2f} times the mean")
     if window and window.get("residual_norm"):
         words.append(f"error feedback keeps a norm of {window['residual_norm']:.3g}")
-    if told["given_up"]:
-        words.append(f"Given up: {told['given_up']}")
+    if report["given_up"]:
+        words.append(f"Given up: {report['given_up']}")
     return ". ".join(words) + ". Promises count on measured speeds only."
 
 

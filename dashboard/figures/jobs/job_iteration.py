@@ -26,14 +26,14 @@ _RESOURCES = {
 }
 
 
-def figure(told: dict[str, Any]) -> go.Figure | None:
+def figure(report: dict[str, Any]) -> go.Figure | None:
     """Draw a row for each stage and resource and a bar for each group of gradients, from the start of the
     backward pass. The predicted row is drawn paler below each measured one."""
-    measured = (told["window"] or {}).get("spans") or []
+    measured = (report["window"] or {}).get("spans") or []
     if not measured:
         return None
     drawn = base_figure(margin={"l": 190, "r": 16, "t": 28, "b": 46}, barmode="overlay", showlegend=False)
-    predicted = told["predicted_spans"]
+    predicted = report["predicted_spans"]
     for stage in _STAGES:
         for resource in _RESOURCES:
             for spans, is_measured in ((measured, True), (predicted, False)):
@@ -67,13 +67,13 @@ def _resource(span: dict[str, Any]) -> str:
     return str(span.get("resource", "gpu"))
 
 
-def caption(told: dict[str, Any]) -> str:
+def caption(report: dict[str, Any]) -> str:
     """Return the exposed communication time, measured and predicted."""
-    window = told["window"]
-    if not window or told["chosen"] is None:
+    window = report["window"]
+    if not window or report["chosen"] is None:
         return ""
     measured = 1e3 * window.get("exposed_seconds", 0.0)
-    predicted = 1e3 * told["chosen"]["predicted"]["exposed_seconds"]
+    predicted = 1e3 * report["chosen"]["predicted"]["exposed_seconds"]
     return (
         f"Measured by rank 0 at iteration {window['iteration']}: it waits "
         f"{measured:.1f} ms for communication; {predicted:.1f} ms were predicted."

@@ -58,7 +58,7 @@ def figure(data: RecoveryPoints) -> go.Figure | None:
     if data.state is None or not losses:
         return None
     losses = _costliest(losses)
-    kept = {one.server: one for one in data.state.holders()}
+    holders = {one.server: one for one in data.state.holders()}
     least = max(1, *(one.iterations for one in losses)) * _SMALLEST
     drawn = base_figure(margin={"l": 110, "r": 16, "t": 28, "b": 46}, barmode="overlay", showlegend=True)
     for source in StateSource:
@@ -67,7 +67,7 @@ def figure(data: RecoveryPoints) -> go.Figure | None:
             continue
         texts = []
         for one in some:
-            holder = kept.get(one.server)
+            holder = holders.get(one.server)
             ranks = "nothing" if holder is None else f"ranks {', '.join(map(str, holder.ranks[:12]))}"
             seconds = "" if one.seconds is None else f" ({duration_text(one.seconds)} of training)"
             texts.append(f"{one.iterations} iterations{seconds}<br>keeps {ranks}")

@@ -68,7 +68,7 @@ class InferenceView(ApiView):
 
     @property
     def asker(self) -> str:
-        """Who asks, by name."""
+        """The name of the caller."""
         return self.user.username
 
     def require_human(self) -> None:

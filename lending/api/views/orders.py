@@ -38,7 +38,7 @@ class OrdersView(InferenceView):
     pagination_class = LatestOrderFirst
 
     def source(self, inference_cluster: InferenceCluster) -> OrderSource:
-        """Return who gives the order.
+        """Return the issuer of the order.
 
         Raises:
             Conflict: an external scheduler gives it, and deployments schedule the cluster.

@@ -1,4 +1,4 @@
-"""Accounts from the machine of the control plane, where nobody has to be logged in."""
+"""Accounts from the machine of the control plane, without a login."""
 
 from __future__ import annotations
 

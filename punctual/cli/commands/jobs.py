@@ -88,8 +88,8 @@ def _flag(value: bool | None) -> str | None:
 
 
 def _row(job: Job) -> Sequence[Any]:
-    told = (("at risk", job.at_risk), ("late", job.late), ("not finite", bool(job.warning)))
-    marks = [mark for mark, shown in told if shown]
+    flags = (("at risk", job.at_risk), ("late", job.late), ("not finite", bool(job.warning)))
+    marks = [mark for mark, shown in flags if shown]
     finish = job.finished_at or job.planned_finish_at if job.state != "declined" else None
     return (
         job.id,

@@ -41,12 +41,12 @@ def memory_point(job_id: options.JobId, as_json: options.Json = False) -> None:
     if found["copies"] is not None:
         facts.append(("copies", _copies(found["copies"])))
     output.print_facts(facts)
-    kept = {one["server"]: one for one in found["holders"]}
+    holder_of = {one["server"]: one for one in found["holders"]}
     output.print_table(
         ("SERVER", "KEEPS RANKS", "SIZE", "LOST IF IT DIED", "GOES ON FROM"),
         [
-            (one["server"], ", ".join(map(str, kept.get(one["server"], {}).get("ranks", ()))) or "-",
-            output.size_text(kept.get(one["server"], {}).get("bytes", 0)), _lost(one), one["source"])
+            (one["server"], ", ".join(map(str, holder_of.get(one["server"], {}).get("ranks", ()))) or "-",
+            output.size_text(holder_of.get(one["server"], {}).get("bytes", 0)), _lost(one), one["source"])
             for one in found["if_lost"]
         ],
         right=("SIZE",),

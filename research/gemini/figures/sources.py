@@ -1,4 +1,4 @@
-"""Sources of a recovery: who loads from whom, for the losses that the specification works out by hand."""
+"""Sources of a recovery: the server that each server loads from, for the losses of the paper's examples."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""Recovery points in memory: which versions are complete where, and from whom each machine loads."""
+"""Recovery points in memory: the complete versions on each machine, and the source from which each machine
+loads."""

@@ -2,9 +2,8 @@
 
 An installer that is only *constrained* to the runtime's torch searches for that build in the index, which
 lacks builds such as ``2.13.0+cpu``, so nothing that depends on torch could be resolved. It therefore works
-in an
-empty environment that declares the runtime's torch, numpy and their dependencies as installed. What it adds
-is the overlay, which never contains a second torch.
+in an empty environment that declares the runtime's torch, numpy and their dependencies as installed. What it
+adds is the overlay, which never contains a second torch.
 
 Only wheels are installed: unpacking one runs no code of its author, which matters because this happens in the
 platform's own process.

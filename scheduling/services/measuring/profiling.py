@@ -222,9 +222,9 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
     else:
         record(job, JobEventKind.PROFILING, text)
     others = Job.objects.filter(curve=measurement.curve, state=JobState.SUBMITTED).order_by("submitted_at")
-    told = f"Its speed is being measured with job {job.pk}."
+    text_for_companions = f"Its speed is being measured with job {job.pk}."
     companions = others.only("state", "cluster_id", "finished_at")[:MOST_TOLD]
-    move_all([Move(other, JobState.PROFILING, told, {}) for other in companions], fields=[])
+    move_all([Move(other, JobState.PROFILING, text_for_companions, {}) for other in companions], fields=[])
     return generation
 
 

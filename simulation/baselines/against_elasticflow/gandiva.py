@@ -55,7 +55,9 @@ class Gandiva(WithoutPromises):
         wanted = field.kept
         running = self._running(problem, sets, field)
         fitting_in_order(np.array(running, dtype=np.int64), sizes, field.gpus, wanted)
-        waiting = bool(homeless) or any(len(one.jobs) > one.places(sets.server_gpus) for one in sets.every())
+        waiting = bool(homeless) or any(
+            len(server_set.jobs) > server_set.places(sets.server_gpus) for server_set in sets.every()
+        )
         return answer_with_sizes(
             problem, verdicts, wanted, job_memory=_remembered(problem, sets),
             cluster_memory=sets.remembered(), next_wake_at=self._wake(problem, waiting),
@@ -64,12 +66,12 @@ class Gandiva(WithoutPromises):
     def _changed(self, problem: Problem, sets: ServerSets, field: Contest, sizes: IntArray) -> list[int]:
         """Update the sets in place. Returns the jobs for which no set has room."""
         for size in list(sets.groups):
-            group = [one for one in sets.groups[size] if one.jobs]
-            for one in group:
-                one.load = float(len(one.jobs))
-            sets.groups[size] = sorted(group, key=lambda one: one.load)
+            group = [server_set for server_set in sets.groups[size] if server_set.jobs]
+            for server_set in group:
+                server_set.load = float(len(server_set.jobs))
+            sets.groups[size] = sorted(group, key=lambda server_set: server_set.load)
         self._rotate(problem, sets, sizes)
-        seated = {row for one in sets.every() for row in one.jobs}
+        seated = {row for server_set in sets.every() for row in server_set.jobs}
         newcomers = [row for row in field.rows.tolist() if row not in seated]
         homeless = [row for row in newcomers if not _seated(sets, row, int(sizes[row]))]
         rebalance(sets)
@@ -78,15 +80,15 @@ class Gandiva(WithoutPromises):
     def _rotate(self, problem: Problem, sets: ServerSets, sizes: IntArray) -> None:
         """Change turns where the present turn lasted long enough."""
         pauses = at_sizes(problem, problem.jobs.pause, sizes)
-        for one in sets.every():
-            turn = max(problem.slot, TURN_PAUSES * float(pauses[one.jobs].max(initial=0.0)))
-            if problem.next_slot_at >= one.turned_at + turn - TIME_TOLERANCE:
-                rotate(one, sets.server_gpus)
-                one.turned_at = problem.next_slot_at
+        for server_set in sets.every():
+            turn = max(problem.slot, TURN_PAUSES * float(pauses[server_set.jobs].max(initial=0.0)))
+            if problem.next_slot_at >= server_set.turned_at + turn - TIME_TOLERANCE:
+                rotate(server_set, sets.server_gpus)
+                server_set.turned_at = problem.next_slot_at
 
     def _running(self, problem: Problem, sets: ServerSets, field: Contest) -> list[int]:
         """The jobs whose turn it is, set by set."""
-        return [row for one in sets.every() for row in one.running(sets.server_gpus)]
+        return [row for server_set in sets.every() for row in server_set.running(sets.server_gpus)]
 
     def _wake(self, problem: Problem, waiting: bool) -> float:
         """The next slot while any job waits for its turn."""
@@ -127,7 +129,7 @@ def _recalled(problem: Problem, field: Contest, sizes: IntArray) -> ServerSets:
 
 def _remembered(problem: Problem, sets: ServerSets) -> FloatArray:
     memory = np.zeros((problem.count, 2))
-    for number, one in enumerate(sets.every()):
-        memory[one.jobs, SET] = number + 1
-        memory[one.jobs, TURN] = 1 + np.arange(len(one.jobs))
+    for number, server_set in enumerate(sets.every()):
+        memory[server_set.jobs, SET] = number + 1
+        memory[server_set.jobs, TURN] = 1 + np.arange(len(server_set.jobs))
     return memory

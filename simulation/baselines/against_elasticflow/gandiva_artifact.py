@@ -31,10 +31,10 @@ class GandivaArtifact(Gandiva):
         if not self._looks(problem, field):
             return []
         if round(problem.next_slot_at) % ROTATION_SECONDS == 0:
-            for one in sets.every():
-                rotate(one, sets.server_gpus)
+            for server_set in sets.every():
+                rotate(server_set, sets.server_gpus)
         for size in list(sets.groups):
-            sets.groups[size] = [one for one in sets.groups[size] if one.jobs]
+            sets.groups[size] = [server_set for server_set in sets.groups[size] if server_set.jobs]
         for row in field.rows[problem.columns.memory[field.rows, TURN] == 0].tolist():
             _seat_as_published(sets, row, int(sizes[row]))
         rebalance(sets, as_published=True)
@@ -72,4 +72,4 @@ def _seat_as_published(sets: ServerSets, row: int, size: int) -> None:
     chosen.load += 1.0
     chosen.jobs.append(row)
     group.append(chosen)
-    group.sort(key=lambda one: one.load)
+    group.sort(key=lambda server_set: server_set.load)

@@ -59,11 +59,11 @@ class ServerSets:
     @property
     def free_servers(self) -> int:
         """Servers without a set."""
-        return self.servers - sum(one.servers for one in self.every())
+        return self.servers - sum(server_set.servers for server_set in self.every())
 
     def every(self) -> Iterable[ServerSet]:
         """All sets, smaller jobs first."""
-        return (one for size in sorted(self.groups) for one in self.groups[size])
+        return (server_set for size in sorted(self.groups) for server_set in self.groups[size])
 
     def group(self, job_gpus: int) -> list[ServerSet]:
         """The sets for jobs of that size."""
@@ -86,7 +86,10 @@ class ServerSets:
 
     def remembered(self) -> FloatArray:
         """The sets as numbers, in the order of `every`."""
-        rows = [[one.job_gpus, one.servers, one.load, one.turned_at] for one in self.every()]
+        rows = [
+            [server_set.job_gpus, server_set.servers, server_set.load, server_set.turned_at]
+            for server_set in self.every()
+        ]
         return np.array(rows, dtype=np.float64).reshape(-1)
 
     @classmethod
@@ -97,20 +100,20 @@ class ServerSets:
         sets = cls(server_gpus, servers)
         numbered = []
         for job_gpus, count, load, turned_at in memory.reshape(-1, COLUMNS).tolist():
-            one = ServerSet(int(job_gpus), int(count), load, turned_at)
-            sets.group(int(job_gpus)).append(one)
-            numbered.append(one)
+            server_set = ServerSet(int(job_gpus), int(count), load, turned_at)
+            sets.group(int(job_gpus)).append(server_set)
+            numbered.append(server_set)
         return sets, numbered
 
 
-def add_in_order(group: list[ServerSet], one: ServerSet) -> None:
+def add_in_order(group: list[ServerSet], server_set: ServerSet) -> None:
     """Insert a set into its group, before sets of equal load."""
-    group.insert(bisect_left(group, one.load, key=lambda other: other.load), one)
+    group.insert(bisect_left(group, server_set.load, key=lambda other: other.load), server_set)
 
 
 def spread(group: list[ServerSet], jobs: list[int]) -> None:
     """Add each job to the set that is least loaded at that time."""
-    group.sort(key=lambda one: one.load)
+    group.sort(key=lambda server_set: server_set.load)
     for row in jobs:
         lightest = group.pop(0)
         lightest.load += 1.0
@@ -123,10 +126,15 @@ def rebalance(sets: ServerSets, *, as_published: bool = False) -> None:
 
     ``as_published``: deal a group's jobs anew as the published simulator does, see `_expand`.
     """
-    asked = {size: size * sum(len(one.jobs) for one in sets.groups[size]) for size in sorted(sets.groups)}
+    asked = {
+        size: size * sum(len(server_set.jobs) for server_set in sets.groups[size])
+        for size in sorted(sets.groups)
+    }
     total = sum(asked.values())
     cluster = sets.servers * sets.server_gpus
-    owned = {size: sets.server_gpus * sum(one.servers for one in sets.groups[size]) for size in asked}
+    owned = {
+        size: sets.server_gpus * sum(server_set.servers for server_set in sets.groups[size]) for size in asked
+    }
     for size, demand in asked.items():
         if demand == 0:
             continue
@@ -165,20 +173,20 @@ def _shrink(sets: ServerSets, size: int, steps: int) -> None:
     group = sets.group(size)
     leaving = group[: min(steps, len(group) - 1)]
     del group[: len(leaving)]
-    spread(group, [row for one in leaving for row in one.jobs])
+    spread(group, [row for server_set in leaving for row in server_set.jobs])
 
 
 def deal_afresh(group: list[ServerSet]) -> None:
     """Deal all jobs of a group to its sets in turn, in the order of sets and turns."""
-    jobs = [row for one in group for row in one.jobs]
-    for one in group:
-        one.jobs = []
-        one.load = 0.0
+    jobs = [row for server_set in group for row in server_set.jobs]
+    for server_set in group:
+        server_set.jobs = []
+        server_set.load = 0.0
     spread(group, jobs)
 
 
-def rotate(one: ServerSet, server_gpus: int) -> None:
+def rotate(server_set: ServerSet, server_gpus: int) -> None:
     """Move the jobs that ran behind those that waited, if any waited."""
-    turn = one.places(server_gpus)
-    if len(one.jobs) > turn:
-        one.jobs = one.jobs[turn:] + one.jobs[:turn]
+    turn = server_set.places(server_gpus)
+    if len(server_set.jobs) > turn:
+        server_set.jobs = server_set.jobs[turn:] + server_set.jobs[:turn]

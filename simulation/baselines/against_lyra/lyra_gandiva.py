@@ -28,7 +28,7 @@ class LyraGandiva(SharesWorkers):
     memory_columns: ClassVar[tuple[str, ...]] = ("grown_at",)
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:
-        """Who gets how many workers where."""
+        """Number of workers of each job on each server."""
         demands = sharing.demands._replace(grown_at=_grown_at(problem))
         rules = chosen_rules(self.rules, problem.settings.two_phase)
         return divide(sharing.fleet, sharing.workers(problem.columns), demands, rules)

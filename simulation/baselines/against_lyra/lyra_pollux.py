@@ -90,7 +90,7 @@ class _Tick(SharesWorkers):
         self.came = False
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:
-        """Who gets how many workers where."""
+        """Number of workers of each job on each server."""
         before = sharing.workers(problem.columns)
         rows = _rows(problem, sharing.demands.owned)
         servers = np.flatnonzero(~sharing.fleet.on_loan & (sharing.fleet.gpus > 0))

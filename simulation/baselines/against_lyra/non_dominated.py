@@ -1,5 +1,5 @@
-"""Who survives in a search with two objectives: non-dominated sorting and crowding (Deb et al., NSGA-II,
-2002, section III)."""
+"""Selection of survivors in a search with two objectives: non-dominated sorting and crowding (Deb et al.,
+NSGA-II, 2002, section III)."""
 
 from __future__ import annotations
 

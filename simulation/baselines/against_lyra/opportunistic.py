@@ -38,7 +38,7 @@ class Opportunistic(SharesWorkers):
     memory_columns: ClassVar[tuple[str, ...]] = ("ran", "stops")
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:
-        """Who gets how many workers where."""
+        """Number of workers of each job on each server."""
         demands = sharing.demands
         lendable = _lendable_gpus(problem, sharing)
         if lendable:

@@ -52,17 +52,17 @@ class PolluxMemory:
         """The remembered placements of these jobs on these servers, shaped (members, servers, jobs); new jobs
         have no workers."""
         count = int(self.entries[:, 0].max(initial=-1)) + 1
-        found = np.zeros((count, servers.size, numbers.size), dtype=np.int16)
-        if fleet != self.servers or not found.size:
-            return found[:0]
+        memory = np.zeros((count, servers.size, numbers.size), dtype=np.int16)
+        if fleet != self.servers or not memory.size:
+            return memory[:0]
         column = np.full(max(self.numbered, int(numbers.max(initial=0))) + 1, -1)
         column[numbers] = np.arange(numbers.size)
         row = np.full(fleet, -1)
         row[servers] = np.arange(servers.size)
         member, server, number, workers = self.entries.T
         known = (column[number] >= 0) & (row[server] >= 0)
-        found[member[known], row[server[known]], column[number[known]]] = workers[known]
-        return found
+        memory[member[known], row[server[known]], column[number[known]]] = workers[known]
+        return memory
 
 
 def entries_of(members: WorkerCounts, numbers: IntArray, servers: IntArray) -> IntArray:

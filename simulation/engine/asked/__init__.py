@@ -1,1 +1,1 @@
-"""What a run is asked."""
+"""The settings of a run."""

@@ -35,8 +35,8 @@ class PoolSize:
 
 @dataclass(frozen=True, slots=True)
 class KnownEnd:
-    """A server of the first pool that leaves for good at ``ends_at``; the planner knows from ``known_at``
-    on. Times are seconds from time 0."""
+    """A server of the first pool that leaves for good at ``ends_at``; the planner reckons with it from
+    ``known_at`` on. Times are seconds from time 0."""
 
     server: int
     ends_at: float
@@ -45,7 +45,7 @@ class KnownEnd:
 
 @dataclass(frozen=True, slots=True)
 class Imperfections:
-    """How reality departs from what the planner knows; nowhere with all fields zero.
+    """Differences between reality and the planner's data; none if all fields are zero.
 
     ``profile_error``: a job's real throughput is the measured one times 1 + e, with e drawn once per job,
     uniform in plus or minus this. ``promise_margin``: share by which the planner lowers measured throughput,

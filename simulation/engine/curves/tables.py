@@ -20,7 +20,7 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Work
 
 @dataclass(frozen=True)
 class CurveTables:
-    """Curves of all jobs on one pool, one row per job: as the planner knows them, and as they really are.
+    """Curves of all jobs on one pool, one row per job: the planner's values, and the real ones.
 
     ``one_gpu``: throughput of one GPU (that of the smallest measured count divided by its GPUs), for cluster
     efficiency. ``charged_latency_seconds``: what planned pauses add to measured ones. ``planned_memory``,

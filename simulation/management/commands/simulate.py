@@ -62,7 +62,7 @@ class Command(BaseCommand):
         parser.add_argument("--check", action="store_true", help="check the invariants after each event")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run, then write what was asked for."""
+        """Run, then write the requested output."""
         try:
             workload = _workload(options)
             settings = _settings(options, workload)
@@ -200,7 +200,7 @@ def _add_recovery(parser: ArgumentParser) -> None:
 
 
 def _add_imperfections(parser: ArgumentParser) -> None:
-    """What differs from what the planner knows."""
+    """Differences between reality and the planner's data."""
     parser.add_argument(
         "--profile-error", type=float, default=0.0, help="e.g. 0.05: speeds off by up to 5 %%"
     )

@@ -65,7 +65,7 @@ class WorkerRecord:
 
     `provisioned`: its box contains what the assignment needs. `start`: source of its state, from the control
     plane; `local_start`: the same with its shards' files in the box. `user_id`: reserved for it while it
-    lives.
+    runs.
     """
 
     key: str

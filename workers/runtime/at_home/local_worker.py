@@ -170,7 +170,7 @@ class LocalWorker:
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
     def end(self, seconds: float = 60.0) -> int:
-        """Wait for the worker to exit by itself; return the exit code."""
+        """Wait until the worker exits; return the exit code."""
         return self.process.wait(seconds)
 
     def kill(self) -> None:

@@ -126,7 +126,7 @@ class EmulatedGroup(dist.ProcessGroup):
         """The name under which the backend is registered."""
         return BACKEND
 
-    # torch asks a group's backends for its name; this group has no backend that knows it.
+    # torch asks a group's backends for its name; no backend of this group returns it.
 
     def _set_group_name(self, name: str) -> None:
         self._name = name

@@ -43,7 +43,7 @@ from workers.runtime.synchronisation.words import in_our_words
 
 
 class Control(IntEnum):
-    """What rank 0 wants all ranks to do after this iteration."""
+    """Rank 0's instruction to all ranks for the end of this iteration."""
 
     GO_ON = 0
     HAND_OVER = 1
@@ -54,7 +54,7 @@ class Control(IntEnum):
 
 @dataclass(frozen=True)
 class IterationResult:
-    """What every rank knows after an iteration.
+    """Facts that all ranks share after an iteration.
 
     Attributes:
         values: loss and metrics, averaged over the global batch.

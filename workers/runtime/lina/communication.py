@@ -59,7 +59,7 @@ class Pending:
         self.done.wait()
         if self.error is not None:
             raise RuntimeError(f"{self.operation.tensor} was not exchanged: {self.error}") from self.error
-        # It has ended; this call tells an emulated group which thread waited.
+        # It has ended; this call passes the waiting thread to an emulated group.
         work, self.work = self.work, None
         if work is not None:
             work.wait()

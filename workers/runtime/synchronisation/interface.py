@@ -60,7 +60,7 @@ class GradientSynchroniser(ABC):
     @abstractmethod
     def begin_alike(self) -> None:
         """Give every rank the values of the group's first rank. All ranks call this together when they start
-        without a state; a loaded state makes them equal by itself."""
+        without a state; a loaded state makes them equal without it."""
 
     def begin_iteration(self, iteration: int) -> None:  # noqa: B027 - most kinds do nothing here
         """Prepare an iteration. All ranks call this together."""
