@@ -19,8 +19,11 @@ PASSWORD_LENGTH = 12
 class Credentials:
     """Secrets for the platform's processes and for the person at the terminal."""
 
+    #: Django's SECRET_KEY.
     secret_key: str
+    #: Password of the example user.
     demo_password: str
+    #: Password of the operator's account.
     operator_password: str
     #: Credential of the emulated inference scheduler; its prefix distinguishes it from a person's token.
     inference_credential: str

@@ -34,8 +34,11 @@ _ORPHANS_SECONDS = 10.0
 class EmbeddedPostgres:
     """One server: the paths of its data and its socket, and how it starts."""
 
+    #: Folder of the database.
     data: Path
+    #: Folder of its socket.
     sockets: Path
+    #: User that it runs as.
     identity: Identity = field(default_factory=Identity)
     #: False for throwaway data, which a machine crash may destroy.
     durable: bool = True

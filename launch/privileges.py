@@ -39,6 +39,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Identity:
     """The user as which a server that refuses root runs."""
 
+    #: Whether it gets its user id in a user namespace of its own.
     enter_user_namespace: bool = False
     user_id: int | None = None
     group_id: int | None = None

@@ -38,8 +38,11 @@ class ProcessSpecification:
     """What to run and how to supervise it."""
 
     name: str
+    #: Program and arguments.
     command: Sequence[str]
+    #: All environment variables of the process.
     environment: Mapping[str, str]
+    #: File for its output.
     log: Path
     working_folder: Path
     #: Called before every start, to clean up after a crash.
@@ -53,6 +56,7 @@ class ProcessSpecification:
     death_signal: signal.Signals = signal.SIGKILL
     #: False for PostgreSQL, which gets SIGQUIT first and SIGKILL only if that does not end it.
     may_be_killed: bool = True
+    #: User that it runs as if it refuses root.
     identity: Identity = field(default_factory=Identity)
     #: Whether it has priority over everything else on this machine, including users' workers, because
     #: promises depend on it. Needs the permission to lower niceness.

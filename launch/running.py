@@ -34,8 +34,11 @@ class RunningProcess:
     """One supervised process, as it is now."""
 
     name: str
+    #: Process id; None while it does not run.
     pid: int | None
+    #: Number of starts after the first.
     restarts: int
+    #: File with its output.
     log: Path
 
     @property

@@ -74,9 +74,13 @@ _HANDED_ON = (
 class Addresses:
     """Addresses of the platform."""
 
+    #: Interface that all ports are bound to.
     host: str
+    #: Port of the pages and the REST API.
     web_port: int
+    #: Port of the agents' API.
     agent_port: int
+    #: Port of the event streams.
     stream_port: int
     database_url: str
     redis_url: str

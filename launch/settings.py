@@ -27,7 +27,9 @@ DEPLOYMENTS_USAGE = "deployments"
 class PlatformSettings:
     """Settings of one platform on one machine."""
 
+    #: Folder of the database, files, logs and state.
     data: Path = PROJECT / "data"
+    #: Interface that the platform's ports are bound to.
     host: str = "127.0.0.1"
     #: A fixed port that is taken is an error; None takes the next free one from `first_port` on.
     web_port: int | None = None
@@ -38,14 +40,18 @@ class PlatformSettings:
     #: kernel's ports for outgoing connections start.
     first_worker_port: int = 21000
     worker_ports: int = 200
+    #: Number of training agents.
     agents: int = 2
+    #: Accelerators of each agent.
     slots: int = 4
     #: Kind of the emulated accelerator, or several with their speeds that are assigned to agents in turn
     #: (`emulated_kinds`); None: plain CPU slots.
     emulate: str | None = "emulated-gpu"
+    #: Parameters of the emulated device's times.
     device_model: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_DEVICE_MODEL))
     #: Emulated links of their servers (docs/agents.md); None: the agents' defaults.
     links: Mapping[str, Any] | None = None
+    #: Workers that each agent starts ahead of need.
     warm_workers: int = 2
     #: Agents of an inference cluster, whose servers serve deployments and may be lent to training; 0: none.
     inference_agents: int = 0
@@ -56,6 +62,7 @@ class PlatformSettings:
     inference_usage: str | None = None
     #: Length of a usage sample; it stands for five minutes of the load curve.
     inference_period_seconds: float = 10.0
+    #: Whether the example jobs are submitted.
     examples: bool = True
     root_mode: RootMode = "auto"
     database_url: str | None = None

@@ -129,6 +129,7 @@ class Quota(models.Model):
     """Limits of one project, checked just before an admission is committed. Null means no limit."""
 
     project = models.OneToOneField(Project, on_delete=models.CASCADE, related_name="quota")
+    #: Number of jobs that have not ended.
     active_jobs = models.PositiveIntegerField(null=True, blank=True, default=1000)
     promised_gpu_hours = models.FloatField(null=True, blank=True)
     profiling_seconds_per_day = models.FloatField(null=True, blank=True, default=3600.0)
@@ -143,12 +144,16 @@ class UserQuota(models.Model):
     means no limit."""
 
     user = models.OneToOneField(User, on_delete=models.CASCADE, related_name="quota")
+    #: Number of projects that the user created.
     projects = models.PositiveIntegerField(null=True, blank=True, default=20)
+    #: Number of jobs that have not ended.
     active_jobs = models.PositiveIntegerField(null=True, blank=True, default=2000)
     promised_gpu_hours = models.FloatField(null=True, blank=True)
     profiling_seconds_per_day = models.FloatField(null=True, blank=True, default=7200.0)
     stored_bundle_bytes = models.BigIntegerField(null=True, blank=True, default=4 * 1024**3)
+    #: Number of deployments that have not stopped.
     deployments = models.PositiveIntegerField(null=True, blank=True, default=100)
+    #: Sum of their maximum numbers of servers.
     deployment_servers = models.PositiveIntegerField(null=True, blank=True, default=256)
 
 
@@ -160,7 +165,9 @@ class Invitation(models.Model):
     """
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="invitations")
+    #: Name of the invited person, of an account or not.
     username = models.CharField(max_length=150)
+    #: Role of the member after acceptance.
     role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
     invited_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
@@ -178,16 +185,20 @@ class ApiToken(models.Model):
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=100)
+    #: First characters of the token, by which its user recognises it.
     prefix = models.CharField(max_length=12, unique=True)
+    #: Hex digest of the token.
     digest = models.CharField(max_length=64, unique=True)
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    #: Rights of the token.
     scopes = ArrayField(models.CharField(max_length=10, choices=Scope.choices), default=all_scopes)
     #: Projects that the token is limited to; null: all of its user's. A deleted project stays in the list, so
     #: that the list never becomes empty and the token unlimited.
     project_ids = ArrayField(models.BigIntegerField(), null=True, blank=True)
+    #: The token with which this one was issued; null without one.
     issued_by = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="issued"
     )
@@ -231,12 +242,17 @@ class IdempotencyRecord(models.Model):
     running."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE)
+    #: The value of `Idempotency-Key`.
     key = models.CharField(max_length=200)
+    #: Digest of the first request; another request with the same key is refused.
     request_digest = models.CharField(max_length=64)
     created_at = models.DateTimeField(default=timezone.now)
     finished_at = models.DateTimeField(null=True, blank=True)
+    #: Status of the first response; null while the request runs.
     status_code = models.PositiveSmallIntegerField(null=True, blank=True)
+    #: Content of the first response.
     body = models.JSONField(null=True, blank=True)
+    #: Headers of the first response.
     headers = models.JSONField(default=dict)
 
     class Meta:

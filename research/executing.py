@@ -28,9 +28,13 @@ logger = logging.getLogger(__name__)
 class Results:
     """Results of the requested runs, and for each missing one a sentence on why."""
 
+    #: Results of the runs that have one.
     by_spec: dict[RunSpec, RunResult] = field(default_factory=dict)
+    #: Why a run has no result.
     failed: dict[RunSpec, str] = field(default_factory=dict)
+    #: Whether the user stopped the runs.
     interrupted: bool = False
+    #: Number of results read from the folder of earlier runs.
     reused: int = 0
 
     def get(self, spec: RunSpec) -> RunResult | None:

@@ -66,7 +66,9 @@ class Table:
     """A table beside the rows. Cells are text; ``values`` has the same for programs."""
 
     title: str
+    #: Text below the table.
     note: str
+    #: Heads of the columns.
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     values: tuple[dict[str, Any], ...] = ()

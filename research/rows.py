@@ -18,8 +18,11 @@ RELATIVE_BAND = 0.10
 class Explanation:
     """Why our value differs from the published one: a cause, what is known of it, its numbers in this row."""
 
+    #: The cause of the difference.
     cause: str
+    #: What is known of the cause.
     fact: str
+    #: Its numbers in this row.
     evidence: str
 
 
@@ -34,8 +37,11 @@ class Row(ABC):
 
     figure: str
     x: str
+    #: The policy, plan or setting that the number is of.
     series: str
+    #: The published number; None if it has none.
     published: float | None
+    #: Our number; None if missing.
     ours: float | None
     shares: bool = True
     missing: str = ""

@@ -26,18 +26,26 @@ class Figures:
     ``late_returns`` took longer than a period.
     """
 
+    #: Number of usage periods in the run.
     periods: int
     short_periods: int
     missing_servers: int
+    #: Largest number of missing servers.
     missing_at_worst: int
     short_by_mean: int
+    #: Number of forecasts by forecaster.
     forecasts_by: Mapping[str, int]
+    #: Mean squared error of the forecasts.
     forecast_error: float
+    #: Error of the last sample as a forecast.
     last_sample_error: float
+    #: Number of carried-out loan orders.
     loans: int
     servers_lent: int
+    #: Number of reclaim orders.
     reclaims: int
     servers_reclaimed: int
+    #: Reclaim orders ahead of usage.
     reclaims_ahead: int
     ahead_and_needed: int
     seconds_to_return_mean: float | None
@@ -45,7 +53,9 @@ class Figures:
     late_returns: int
     jobs_preempted: int
     jobs_rescaled: int
+    #: Hours on loan, over all servers.
     server_hours_lent: float
+    #: Hours on loan with training work, over all servers.
     server_hours_used: float
 
     @property

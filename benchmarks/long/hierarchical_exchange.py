@@ -60,10 +60,15 @@ class Setting:
     """Links of each rank: rates relative to its network interface, latencies in seconds."""
 
     name: str
+    #: Rate within a server, relative to the network interface.
     within: float
+    #: Rate of the spine, relative to the network interface.
     spine: float
+    #: Seconds.
     within_latency: float
+    #: Seconds.
     network_latency: float
+    #: Seconds.
     spine_latency: float
 
     @property

@@ -66,16 +66,24 @@ BATCH = 24
 class Loss:
     """One lost server, in seconds. ``iterations``: iterations that were repeated."""
 
+    #: Where the state was loaded from.
     source: str
+    #: From the loss to its detection.
     detection: float
+    #: From the detection until the server was fenced.
     fence: float
+    #: From the fence until workers were started.
     resources: float
+    #: Duration of the phase `starting`.
     start: float
+    #: Duration of the phase `loading`.
     load: float
+    #: Duration of the repeated work.
     lost_work: float
     iterations: int
     #: Until a checkpoint is complete, and from one to the next; in memory both are an iteration.
     checkpoint: float
+    #: From one checkpoint to the next.
     period: float
 
     @property

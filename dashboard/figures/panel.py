@@ -23,7 +23,9 @@ class PanelRequest:
     deployment of its page."""
 
     user: User
+    #: Time of the request.
     now: datetime
+    #: Length of the time window.
     window: timedelta
     job: Job | None = None
     inference_cluster: InferenceCluster | None = None
@@ -67,13 +69,17 @@ class Panel(Generic[Data]):
     (docs/dashboard.md) after which it is drawn again.
     """
 
+    #: Heading of the panel.
     title: str
+    #: Reads the data of the figure.
     load: Callable[[PanelRequest], Data]
     figure: Callable[[Data], go.Figure | None]
+    #: Text without a figure.
     empty: str
     refresh_on: tuple[str, ...]
     #: A sentence below the title that explains the figure.
     note: str = ""
+    #: Height of the figure in pixels.
     height: int = 260
     #: The same, computed from the data.
     caption: Callable[[Data], str] | None = None

@@ -44,6 +44,7 @@ class Kind:
     """One kind of job in the mix."""
 
     name: str
+    #: Class of the jobs of this kind.
     service_class: str
     #: Relative frequency in the mix.
     share: float
@@ -70,7 +71,9 @@ _OVERHEAD_SECONDS = 12.0
 class Measured:
     """Profile of one function: iterations per second on one GPU and at the best level."""
 
+    #: Name and version of the function.
     reference: str
+    #: Options of the jobs that run it.
     options: JobOptions
     single: float
     fastest: float

@@ -37,10 +37,13 @@ class ServerStay:
 class ServerMove:
     """One move of servers, with the numbers of servers on loan and being returned after it."""
 
+    #: When the move took effect.
     at: datetime
     kind: MoveKind
     servers: tuple[str, ...]
+    #: Servers on loan after the move.
     on_loan: int
+    #: Servers being returned after the move.
     reclaiming: int
 
 
@@ -48,9 +51,13 @@ class ServerMove:
 class ServerCounts:
     """Number of servers in each place from ``at`` on. All but ``inference`` are on the training whitelist."""
 
+    #: Begin of the time with these counts.
     at: datetime
+    #: Servers of the training cluster's own.
     training: int
+    #: Servers lent to training, without those being returned.
     on_loan: int
+    #: Servers being returned to inference.
     reclaiming: int
     inference: int
 
@@ -79,6 +86,7 @@ class UsagePoint:
     """
 
     ends_at: datetime
+    #: Mean share of GPUs that served requests, 0 to 1.
     usage: float
     shortfall_servers: int = 0
     seen_shortfall_servers: int | None = None
@@ -90,7 +98,9 @@ class TrainingPoint:
     """GPUs that training held at a moment, and GPUs that it could use, borrowed ones included."""
 
     at: datetime
+    #: GPUs that training held.
     busy_gpus: float
+    #: GPUs that training could use, borrowed ones included.
     total_gpus: float
 
 
@@ -101,8 +111,10 @@ class InferenceSide:
 
     servers: int
     gpus: int
+    #: Points of `point_seconds`, oldest first.
     usage: Sequence[UsagePoint]
     point_seconds: float
+    #: Server counts, each valid until the next, oldest first.
     steps: Sequence[ServerCounts]
 
     def gpus_at_home(self, moment: datetime) -> float:
@@ -118,8 +130,11 @@ class CombinedPoint:
     all."""
 
     at: datetime
+    #: GPUs that training held.
     training_busy_gpus: float
+    #: GPUs that training could use.
     training_gpus: float
+    #: GPUs that served requests.
     serving_gpus: float
     gpus: float
 

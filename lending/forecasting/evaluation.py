@@ -88,7 +88,9 @@ class Shortfall:
     """Servers missing in the inference cluster over a history: number of affected periods, and the largest
     number."""
 
+    #: Number of periods with a missing server.
     periods: int
+    #: Largest number of missing servers.
     servers_at_worst: int
 
 

@@ -91,10 +91,15 @@ class LendingEvent(models.Model):
     inference_cluster = models.ForeignKey(InferenceCluster, on_delete=models.CASCADE, related_name="events")
     happened_at = models.DateTimeField(default=timezone.now)
     kind = models.CharField(max_length=40)
+    #: The event in a sentence.
     message = models.TextField()
+    #: The event's facts by name.
     detail = models.JSONField(default=dict)
+    #: Servers at their inference home after the event.
     at_home = models.PositiveIntegerField()
+    #: Servers lent to training after the event.
     on_loan = models.PositiveIntegerField()
+    #: Servers being returned after the event.
     reclaiming = models.PositiveIntegerField()
 
     class Meta:

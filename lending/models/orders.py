@@ -24,7 +24,9 @@ class LoanOrder(models.Model):
     inference_cluster = models.ForeignKey(
         InferenceCluster, on_delete=models.CASCADE, related_name="loan_orders"
     )
+    #: Issuer of the order.
     source = models.CharField(max_length=10, choices=OrderSource.choices)
+    #: Name of the issuer, if recorded.
     created_by = models.CharField(max_length=150, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
     servers = models.ManyToManyField(Server, related_name="loan_orders")
@@ -57,10 +59,12 @@ class ReclaimOrder(models.Model):
     inference_cluster = models.ForeignKey(
         InferenceCluster, on_delete=models.CASCADE, related_name="reclaim_orders"
     )
+    #: Issuer of the order.
     source = models.CharField(max_length=10, choices=OrderSource.choices)
     created_by = models.CharField(max_length=150, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
     count = models.PositiveIntegerField()
+    #: Time by which the servers should be home.
     wanted_by = models.DateTimeField()
     #: Servers that were offered but not lent yet: they count first and hold no training work.
     withdrawn = models.PositiveIntegerField(default=0)
@@ -104,6 +108,7 @@ class ReclaimedServer(models.Model):
 
     reclaim_order = models.ForeignKey(ReclaimOrder, on_delete=models.CASCADE, related_name="servers")
     server = models.ForeignKey(Server, on_delete=models.PROTECT, related_name="reclaims")
+    #: Place in the order of choice.
     position = models.PositiveIntegerField()
     #: What it held when it was chosen: nothing, flexible workers only, or base workers.
     group = models.CharField(max_length=10)

@@ -30,6 +30,7 @@ class UsageSample(models.Model):
         InferenceCluster, on_delete=models.CASCADE, related_name="usage_samples"
     )
     period_ends_at = models.DateTimeField()
+    #: Mean share of GPUs that served requests, 0 to 1.
     usage = models.FloatField()
     reported_at = models.DateTimeField(default=timezone.now)
     on_loan_servers = models.PositiveIntegerField(default=0)
@@ -57,7 +58,9 @@ class TrainedForecaster(models.Model):
         InferenceCluster, on_delete=models.CASCADE, related_name="trained_forecasters"
     )
     forecaster = models.CharField(max_length=40)
+    #: The fitted model, serialized.
     content = models.BinaryField()
+    #: Number of usage samples that it was fitted to.
     samples = models.PositiveIntegerField()
     #: End of the newest period that it learned from.
     learned_until = models.DateTimeField()
@@ -76,6 +79,7 @@ class UsageForecast(models.Model):
         InferenceCluster, on_delete=models.CASCADE, related_name="forecasts"
     )
     period_ends_at = models.DateTimeField()
+    #: Forecast share of GPUs that serve requests, 0 to 1.
     usage = models.FloatField()
     forecaster = models.CharField(max_length=40)
     trained = models.ForeignKey(TrainedForecaster, on_delete=models.SET_NULL, null=True, related_name="+")

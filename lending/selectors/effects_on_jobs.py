@@ -21,7 +21,9 @@ class PromisesTouched:
     """Number of promised jobs with GPUs on a reclaimed server, and of those that missed their deadline
     afterwards."""
 
+    #: Promised jobs with GPUs on a reclaimed server.
     touched: int
+    #: Those among `touched` that missed their deadline afterwards.
     broken: int
 
 

@@ -27,10 +27,14 @@ class LendingFigures:
 
     name: str
     servers: dict[str, int]
+    #: Latest measured share of GPUs that serve requests, 0 to 1.
     usage: float | None
+    #: Forecast usage of the period after it.
     forecast: float | None
     shortfall_servers: int | None
+    #: Number of orders by state.
     loan_orders: dict[str, int]
+    #: Number of orders by state.
     reclaim_orders: dict[str, int]
     mean_seconds_to_return: float | None
     worst_seconds_to_return: float | None

@@ -59,6 +59,7 @@ class ForecastPoint:
     several."""
 
     ends_at: datetime
+    #: Forecast share of GPUs that serve requests, 0 to 1.
     usage: float
     forecaster: str
 
@@ -89,7 +90,9 @@ class LendingCounters:
 
     loan_orders: int
     reclaim_orders: int
+    #: Reclaim orders whose servers all came back.
     returned_orders: int
+    #: Those among them that came back after `wanted_by`.
     returned_late: int
     mean_seconds_to_return: float | None
     worst_seconds_to_return: float | None

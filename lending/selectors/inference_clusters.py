@@ -36,13 +36,19 @@ class LendingStanding:
     """
 
     servers: int
+    #: Servers at their inference home.
     at_home: int
+    #: Servers lent to training.
     on_loan: int
+    #: Servers being returned.
     reclaiming: int
+    #: Servers that are never lent.
     reserve: int
     settled: int
     recent_peak: float
+    #: Loan orders that are not carried out yet.
     loans_pending: int
+    #: Reclaim orders that are not completed yet.
     reclaims_open: int
     usage: UsageSample | None
     forecast: UsageForecast | None

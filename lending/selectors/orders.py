@@ -32,8 +32,10 @@ class ReclaimRow:
     """
 
     order: ReclaimOrder
+    #: Names of the chosen servers.
     server_names: tuple[str, ...]
     preempted_jobs: int | None
+    #: Jobs that continued on other or fewer GPUs.
     rescaled_jobs: int | None
     held_back_jobs: int | None
     #: GPUs of preempted jobs on servers that stay.

@@ -33,7 +33,9 @@ class ChosenServer:
     """One chosen server: what it held, and why it was taken, in a sentence."""
 
     name: str
+    #: What it held: nothing, flexible workers only, or base workers.
     group: str
+    #: The reason, in a sentence.
     why: str
     returned_at: datetime | None
     seconds_to_return: float | None
@@ -44,7 +46,9 @@ class ChosenServer:
 class Alternative:
     """Choice of one method. ``cost`` and ``compute_seconds`` are None if they were not recorded."""
 
+    #: Name of the method (`ReclaimMethod`).
     method: str
+    #: Whether this choice was carried out.
     chosen: bool
     servers: tuple[str, ...]
     #: Those of ``servers`` that the carried-out choice left on loan.

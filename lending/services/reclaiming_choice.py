@@ -32,11 +32,13 @@ class ReclaimChoice:
     """The servers to return in order, with what each held and its cost, and the whole choice as JSON."""
 
     servers: tuple[Server, ...]
+    #: What each server held: nothing, flexible workers only, or base workers.
     groups: tuple[str, ...]
     #: None if a job could not continue without its flexible workers.
     costs: tuple[float | None, ...]
     #: Ids of jobs with any GPU on the servers.
     jobs: tuple[str, ...]
+    #: The whole choice as stored in `ReclaimOrder.choice`.
     document: dict[str, Any]
 
 
@@ -45,7 +47,9 @@ class _Workers:
     """Jobs and measurements on the training side, with their base and flexible GPUs by row of the server."""
 
     jobs: tuple[str, ...]
+    #: For each job, base GPUs by row of the server.
     base: tuple[dict[int, int], ...]
+    #: For each job, flexible GPUs by row of the server.
     flexible: tuple[dict[int, int], ...]
     #: Iterations left; 0 for measurements.
     remaining: tuple[float, ...]

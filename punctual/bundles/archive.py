@@ -46,9 +46,11 @@ class BundleLimits:
     large."""
 
     unpacked_bytes: int
+    #: Number of files.
     files: int = 1000
     ratio: int = 200
     ratio_from_bytes: int = 1024 * 1024
+    #: Length of a file's path.
     name_characters: int = 200
 
 

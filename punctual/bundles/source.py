@@ -40,10 +40,13 @@ class ClassInfo:
     likewise. ``predict_problem``: of the class's own `predict`.
     """
 
+    #: Dotted name of its module.
     module: str
     name: str
     bases: tuple[str, ...]
+    #: Names of its own methods.
     methods: frozenset[str]
+    #: Its docstring.
     description: str
     speed_neutral: tuple[str, ...] | None
     speed_neutral_line: int | None
@@ -60,9 +63,13 @@ class ClassInfo:
 class FunctionClass:
     """The class to train. ``predict_problem``: why it cannot be deployed; empty if it can."""
 
+    #: `module:Class`.
     entry: str
+    #: The class's docstring.
     description: str
+    #: Hyperparameters that do not change speed or memory.
     speed_neutral: tuple[str, ...]
+    #: Declared numbers of workers; empty without a declaration.
     worker_counts: tuple[int, ...]
     predict_problem: str
     #: Numbers of experts of its layers (`read_expert_counts`).

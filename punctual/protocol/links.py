@@ -33,11 +33,17 @@ class ServerLinks(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
+    #: Between GPUs of one server.
     within_server: LinkRate
+    #: Between servers of one rack.
     network: LinkRate
+    #: Between racks.
     spine: LinkRate
+    #: Between host and device memory.
     host_to_device: LinkRate
+    #: Between the local disk and host memory.
     disk: LinkRate
+    #: Shares of a link by traffic class.
     shares: dict[TrafficName, Share] = {}
 
 

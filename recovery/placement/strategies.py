@@ -28,6 +28,7 @@ class PlacementGroup:
     state of its predecessors in the ring.
     """
 
+    #: Indices of the machines.
     members: tuple[int, ...]
     replicas: int
 
@@ -46,9 +47,11 @@ class PlacementGroup:
 class Placement:
     """Which machines keep whose state. ``holders[i]``: those that keep machine i's, itself first."""
 
+    #: Number of copies of each state, including the machine's own.
     replicas: int
     strategy: Strategy
     groups: tuple[PlacementGroup, ...]
+    #: For each machine, the machines that keep its state.
     holders: tuple[tuple[int, ...], ...]
 
     @property

@@ -30,8 +30,11 @@ class FailureRates:
     """Failures per day of one machine, one rack and one power domain, and how long a loss stays
     unrepaired."""
 
+    #: Failures of one machine per day.
     machine_a_day: float
+    #: Failures of one rack per day.
     rack_a_day: float = 0.0
+    #: Failures of one power domain per day.
     power_a_day: float = 0.0
     recovery_seconds: float = 720.0
 
@@ -52,6 +55,7 @@ class ReplicaChoice:
     ``reason``: why the target is missed; empty when it is met.
     """
 
+    #: Number of copies, including the machine's own.
     replicas: int
     fallback_probability: tuple[float, ...]
     reason: str = ""

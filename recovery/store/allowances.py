@@ -51,6 +51,7 @@ class Span:
     """
 
     bytes: int
+    #: Bytes that may still be sent.
     left: int
     takes_seconds: float
     ends: float

@@ -22,8 +22,10 @@ class Copying:
     """A version to be copied to other servers."""
 
     owner: Owner
+    #: Secret of the generation, which both stores prove to have.
     secret: str
     header: Mapping[str, Any]
+    #: The shard's version to be copied.
     version: Version
     sending: Sending
     allowance: Allowance
@@ -43,7 +45,9 @@ class Fetching:
 class Sent:
     """The cost of a copy: the seconds spent sending it, and the minimum time of one message."""
 
+    #: Bytes of the copy.
     bytes: int
+    #: Time spent sending it.
     seconds: float
     startup_seconds: float
 

@@ -51,9 +51,13 @@ class _Room:
     """A slot as the worker sees it: memory, its complete iteration, and whether other servers have all
     copies."""
 
+    #: File descriptor of the shared memory.
     descriptor: int
+    #: Size in bytes.
     capacity: int
+    #: Iteration of its complete version; None without one.
     holds: int | None
+    #: Whether the other servers have all copies.
     copied: bool = False
 
 
@@ -67,6 +71,7 @@ class Copied:
     """
 
     iteration: int
+    #: Number of stores that have the copy.
     peers: int
     bytes: int
     seconds: float

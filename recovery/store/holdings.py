@@ -31,6 +31,7 @@ class Version:
     """A complete shard: the state after `iteration`. Its first bytes are its description."""
 
     iteration: int
+    #: Size of the shard, including its description.
     bytes: int
     description_bytes: int
     checksums: Checksums
@@ -46,6 +47,7 @@ class Slot:
             being computed.
     """
 
+    #: Its memory; None before it is allocated.
     region: Region | None = None
     version: Version | None = None
     checking: int | None = None

@@ -18,7 +18,9 @@ _TAKEN_AT_ONCE_BYTES = 256 << 20
 class Checksums:
     """Checksums of a complete shard: CRC-32 of each chunk of CHUNK_BYTES, SHA-256 of the whole."""
 
+    #: CRC-32 of each chunk of `CHUNK_BYTES`.
     chunks: tuple[int, ...]
+    #: Of the whole shard, in hexadecimal.
     sha256: str
 
 

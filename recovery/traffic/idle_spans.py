@@ -21,8 +21,11 @@ STARTUPS_PER_SPAN = 5.0
 class StampedIteration:
     """Begin and end of one iteration and of each of its transfers, in order, by any clock."""
 
+    #: Seconds, by any clock.
     began: float
+    #: Seconds, by the same clock.
     ended: float
+    #: (begin, end) of each transfer, in order, by the same clock.
     transfers: tuple[tuple[float, float], ...]
 
 
@@ -31,6 +34,7 @@ class IdleSpan:
     """A time without training traffic. ``place``: index of the gap; gap 0 precedes the first transfer."""
 
     place: int
+    #: Length of the span.
     seconds: float
 
 

@@ -38,6 +38,7 @@ class IterationTraffic:
     iteration_seconds: float
     spans: tuple[float, ...]
     checkpoint_bytes: int
+    #: Number of copies of the state, including the GPU's own server's.
     replicas: int
     link: Link
     copy_bytes_per_second: float

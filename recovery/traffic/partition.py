@@ -23,8 +23,10 @@ class Chunk:
     """A piece of one replica's traffic. ``span``: index of its idle span. ``offset``: within the replica."""
 
     span: int
+    #: Number of the replica.
     replica: int
     offset: int
+    #: Bytes.
     size: int
 
 

@@ -44,8 +44,11 @@ class CopyTask:
 class PlannedSpan:
     """An idle span in use: the index of its gap, its length, and the most bytes sent in it."""
 
+    #: Index of the gap.
     place: int
+    #: Length of the span.
     seconds: float
+    #: Most bytes sent in it.
     bytes: int
 
 

@@ -44,10 +44,14 @@ class JobUnderFailures:
     ``replacement_seconds``. Times are in seconds.
     """
 
+    #: Number of machines.
     machines: int
+    #: Copies of each state in memory, including the machine's own.
     replicas: int
     in_memory: bool
+    #: Simulated time.
     days: float
+    #: Failures of one machine per day.
     failures_a_day: float
     iteration_seconds: float
     hardware_share: float

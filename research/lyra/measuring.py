@@ -26,9 +26,13 @@ LOW, HIGH = 2.5, 97.5
 class Ratio:
     """A ratio over all seeds, its 95 % interval, and each seed's ratio."""
 
+    #: Ratio over all seeds.
     value: float
+    #: Lower end of the 95 % interval.
     low: float
+    #: Upper end of the 95 % interval.
     high: float
+    #: Ratio of each seed.
     by_seed: tuple[float, ...]
 
     @property

@@ -18,14 +18,23 @@ class Reduction(NamedTuple):
     """Ratios to the baseline (mean, median, 95th percentile of queuing time and of JCT), usage, preemptions
     per job."""
 
+    #: The baseline's mean queuing time over the scheme's.
     queuing_mean: float
+    #: The baseline's median queuing time over the scheme's.
     queuing_p50: float
+    #: The baseline's 95th percentile of queuing time over the scheme's.
     queuing_p95: float
+    #: The baseline's mean completion time over the scheme's.
     jct_mean: float
+    #: The baseline's median completion time over the scheme's.
     jct_p50: float
+    #: The baseline's 95th percentile of completion time over the scheme's.
     jct_p95: float
+    #: Share of the training cluster's GPUs in use, 0 to 1.
     training_usage: float | None = None
+    #: Share of both clusters' GPUs in use, 0 to 1.
     overall_usage: float | None = None
+    #: Preemptions per job.
     preemptions: float | None = None
 
 

@@ -22,10 +22,14 @@ class Scheme:
     """One row: its label and its settings."""
 
     name: str
+    #: The row's label in the table.
     label: str
+    #: Name of the policy.
     policy: str
     scenario: Scenario = Scenario.BASIC
+    #: Whether servers are lent to training.
     loaning: bool = False
+    #: Whether jobs are elastic.
     scaling: bool = False
     reclaim: ReclaimMethod = ReclaimMethod.LYRA
 

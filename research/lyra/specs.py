@@ -42,6 +42,7 @@ class Size:
 
     servers: int
     inference_servers: int
+    #: Name of the workload.
     trace: str
 
     @property
@@ -60,17 +61,21 @@ class LyraSpec:
     ``large_jobs``: share of the training cluster that one job of a hundred asks for; 0 leaves jobs unchanged.
     """
 
+    #: Name of the policy.
     policy: str
     size: Size
     seed: int = 0
     scenario: Scenario = Scenario.BASIC
+    #: Whether servers are lent to training.
     loaning: bool = False
+    #: Whether jobs are elastic.
     scaling: bool = False
     reclaim: ReclaimMethod = ReclaimMethod.LYRA
     rules: tuple[Override, ...] = ()
     two_phase: tuple[Override, ...] = ()
     expansion: int = 3
     slot_seconds: float = 30.0
+    #: Name of the inference cluster's usage curve.
     usage: str = "daily"
     days: tuple[int, ...] = ()
     lending: tuple[Override, ...] = ()

@@ -47,7 +47,9 @@ class Period:
     """Observations of the current period."""
 
     ends_at: datetime
+    #: Usage at each step, 0 to 1.
     usage: list[float] = field(default_factory=list)
+    #: Largest number of missing servers.
     missing_servers: int = 0
 
 

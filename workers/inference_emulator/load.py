@@ -22,6 +22,7 @@ class RequestLoad:
     ``speed_up`` seconds of the curve pass in one second, beginning ``start_seconds`` after its midnight.
     """
 
+    #: Usage over time, 0 to 1.
     series: UsageSeries
     servers: int
     speed_up: float = 1.0
@@ -51,7 +52,9 @@ class Serving:
 
     requests_per_second: float
     served_per_second: float
+    #: Servers that the requests need.
     needed_servers: int
+    #: Those that were not at home.
     missing_servers: int
 
 

@@ -42,8 +42,11 @@ class Device:
 class Target:
     """The value of a metric at which the job ends."""
 
+    #: Name of the metric.
     metric: str
+    #: The job ends at this value or above; None if the other bound is set.
     at_least: float | None
+    #: The job ends at this value or below; None if the other bound is set.
     at_most: float | None
 
     def reached(self, values: Mapping[str, float]) -> bool:
@@ -64,6 +67,7 @@ class ProfilePlan:
         known: iterations per second measured before on fewer GPUs; a level that is no faster is no gain.
     """
 
+    #: Numbers of GPUs, in the order of measurement.
     levels: tuple[int, ...]
     seconds_per_level: float
     max_seconds: float
@@ -79,22 +83,34 @@ class Assignment:
     purpose: str
     rank: int
     world_size: int
+    #: Address of torch's rendezvous store.
     master_address: str
+    #: Port of torch's rendezvous store.
     master_port: int
+    #: Port on which this rank serves its shard to a successor; None without one.
     handover_port: int | None
+    #: The job's secret, which ranks prove to have at a hand-over.
     secret: str
+    #: Address of the declared interface, on which the hand-over listens; None: `master_address`.
     interface_address: str | None
     device: Device
+    #: `module:Class` of the function.
     entry: str
+    #: The job's hyperparameters by name.
     hyperparameters: Mapping[str, Any]
     #: The hyperparameters that the runtime reads.
     settings: Settings
+    #: Iteration after which the job ends; None: no limit.
     max_iterations: int | None
+    #: Metric value at which the job ends; None without one.
     target: Target | None
     seed: int
     checkpoint_seconds: float
+    #: Server and rack of each rank.
     places: Places
+    #: Levels to measure; None for training.
     profile: ProfilePlan | None
+    #: Choices of the control plane, such as a communication plan.
     runtime_plan: RuntimePlan
     #: Share of the time that copying recovery points into memory may take; None: the node has no store.
     memory_share: float | None

@@ -53,9 +53,13 @@ class LayerSchedule:
 class Ends:
     """When the two all-to-alls, the gradients and the all-reduces are done."""
 
+    #: End of the first all-to-all.
     first: float
+    #: End of the second all-to-all.
     second: float
+    #: End of the last gradient's computation.
     gradients: float
+    #: End of the last all-reduce.
     all_reduces: float
 
     def as_tuple(self) -> tuple[float, float, float, float]:

@@ -57,8 +57,11 @@ def report(context: Context) -> FigureReport:
 class Hashed:
     """Work of one hierarchical hashing: hash evaluations, scanned slots, and serially written indices."""
 
+    #: Number of hash evaluations.
     evaluations: int
+    #: Number of scanned slots.
     slots: int
+    #: Number of serially written indices.
     serial: int
 
     @property

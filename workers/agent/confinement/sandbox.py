@@ -37,7 +37,9 @@ class Sandbox:
     user_id: int | None = None
     readable: tuple[tuple[str, str], ...] = ()
     data: tuple[tuple[str, str], ...] = ()
+    #: Paths that the worker cannot see.
     hidden: tuple[str, ...] = ()
+    #: Device files that the worker may use.
     devices: tuple[str, ...] = field(default=())
     first_user_id: int | None = None
     limits: ResourceLimits | None = None

@@ -31,6 +31,7 @@ class SeenGeneration:
 
     generation: int
     epoch: int = 0
+    #: Ranks that were ever started here.
     started: frozenset[int] = frozenset()
 
 
@@ -50,13 +51,17 @@ class Memory:
 class WorkerView:
     """A worker's state for the decision. `settled`: whether all its files and log are delivered."""
 
+    #: Identifier of the worker on this server.
     key: str
     job: str
     purpose: Purpose
     generation: int
     rank: int
+    #: Whether any of its processes runs.
     alive: bool
+    #: The last goal sent to it; None before.
     goal: Goal | None
+    #: Source of its state; None before it is known.
     start: Mapping[str, Any] | None
     settled: bool
 
@@ -109,9 +114,12 @@ class Decision:
     data folder was deleted). They are reported as gone and never started again.
     """
 
+    #: In the order in which they are done.
     actions: tuple[Action, ...]
+    #: To be stored before the actions.
     memory: Memory
     lost: tuple[tuple[GenerationDesire, WorkerSlot], ...] = ()
+    #: Refused entries of the answer, with reasons.
     refused: tuple[str, ...] = ()
 
 

@@ -43,6 +43,7 @@ class GenerationDesire:
     epoch: int
     purpose: Purpose
     goal: Goal
+    #: Source of its state; None before it is known.
     start: Mapping[str, Any] | None
     workers: tuple[WorkerSlot, ...]
     specification: Mapping[str, Any]
@@ -75,9 +76,12 @@ class LinkProbe:
     calls: bool
     here: str
     server: str
+    #: Address of the other server.
     address: str
     port: int
+    #: Whether both servers are in one rack.
     same_rack: bool
+    #: Secret that both agents prove to have.
     secret: str
 
     @property
@@ -96,6 +100,7 @@ class DesiredState:
     """All generations that should run here, with the planner's epoch and the version that orders answers."""
 
     epoch: int
+    #: Version of this server's desired state; older answers are ignored.
     version: int
     generations: tuple[GenerationDesire, ...]
     #: Jobs whose recovery points in this server's memory are useful, though they do not run here now.

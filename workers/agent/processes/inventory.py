@@ -27,11 +27,14 @@ _NAMESPACE = uuid.UUID("0b8f0c1e-31a5-4a0e-9f0b-6f3c3f6f2d11")
 class Accelerator:
     """A device for one worker. `device_files`: paths below /dev that a real GPU's worker needs."""
 
+    #: Number of the device on this server.
     index: int
     uuid: str
     kind: str
     memory_bytes: int
+    #: Whether its speed and memory are emulated on CPUs.
     emulated: bool
+    #: Whether torch uses it through CUDA.
     cuda: bool = False
     device_files: tuple[str, ...] = ()
 

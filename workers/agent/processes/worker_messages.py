@@ -33,6 +33,7 @@ class MessageError(ValueError):
 class Hello:
     """A worker has connected. `job`, `generation` and `rank` are None while it is warm."""
 
+    #: Whether it has no assignment yet.
     warm: bool
     job: str | None
     generation: int | None
@@ -53,6 +54,7 @@ class Metrics:
     `host_memory_bytes`: peak host memory. Both None if not reported."""
 
     iteration: int
+    #: Metrics by name.
     values: Mapping[str, float]
     iterations_per_second: float | None
     train_seconds: float | None
@@ -89,6 +91,7 @@ class FileWritten:
     kind: str
     iteration: int
     reason: str
+    #: The job's metrics at `iteration`.
     metrics: Mapping[str, Any] = field(default_factory=dict)
     sample_order_digest: str = ""
     #: For a state that was copied while training stopped: that duration, and from then until announced.

@@ -42,9 +42,12 @@ _READABLE_BOX_FOLDERS = ("in", "data")
 class ExitStatus:
     """How a worker ended. `reason`: as in exit.json, or the agent's."""
 
+    #: Exit code; None if a signal ended it.
     code: int | None
+    #: Number of the signal that ended it; None otherwise.
     signal: int | None
     reason: str
+    #: The reason in words.
     message: str
 
     def to_json(self) -> dict[str, Any]:

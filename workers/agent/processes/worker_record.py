@@ -69,10 +69,12 @@ class WorkerRecord:
     """
 
     key: str
+    #: The worker's folder below the agent's data.
     folder: Path
     runtime: str
     user_id: int | None
     accelerator_index: int | None
+    #: Its process; None before the start.
     launcher: LauncherHandle | None = None
     assignment: Assignment | None = None
     goal: Goal | None = None
@@ -80,10 +82,13 @@ class WorkerRecord:
     local_start: Mapping[str, Any] | None = None
     fetching_start: Mapping[str, Any] | None = None
     provisioned: bool = False
+    #: Whether its socket is connected.
     connected: bool = False
     #: When its processes ended, by the boot clock.
     silent_since: float | None = None
+    #: Whether it started without an assignment.
     warm: bool = False
+    #: Its last reported phase.
     phase: str = "starting"
     iteration: int = 0
     #: When it was ready to load its state, by the boot clock; None before.
@@ -96,7 +101,9 @@ class WorkerRecord:
     kill_reason: str | None = None
     #: Deadline for its launcher to end it, by the boot clock; None: it need not end yet.
     dead_by: float | None = None
+    #: How it ended; None while it runs.
     exit: ExitStatus | None = None
+    #: Bytes of its log that are delivered.
     log_offset: int = 0
     events_heard: set[str] = field(default_factory=set)
     refusals: int = 0

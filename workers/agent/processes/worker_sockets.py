@@ -30,9 +30,12 @@ Receive = Callable[[str, Message | None], None]
 
 @dataclass(eq=False)
 class _Connection:
+    #: Identifier of the worker.
     key: str
     socket: socket.socket
+    #: Bytes of an incomplete message.
     received: bytearray = field(default_factory=bytearray)
+    #: Bytes that are not sent yet.
     outgoing: bytearray = field(default_factory=bytearray)
     paused: bool = False
 

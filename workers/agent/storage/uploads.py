@@ -31,10 +31,12 @@ class Upload:
     """An announced file or folder and its owner. `since_boot_seconds`: when it was announced."""
 
     worker_key: str
+    #: Folder of the worker that wrote it.
     box: Path
     job: str
     generation: int
     rank: int
+    #: The worker's announcement.
     written: FileWritten
     since_boot_seconds: float
 

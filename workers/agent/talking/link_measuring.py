@@ -97,8 +97,11 @@ class LinkFigures:
 
 @dataclass(frozen=True)
 class _Burst:
+    #: Bytes.
     size: int
+    #: Monotonic time.
     began: float
+    #: Monotonic time.
     ended: float
     link_seconds: float
 

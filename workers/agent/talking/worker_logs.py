@@ -31,6 +31,7 @@ class LogPiece:
 
     record: WorkerRecord
     assignment: Assignment
+    #: Byte offset of its begin in the log.
     offset: int
     end: int
     text: str

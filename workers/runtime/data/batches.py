@@ -32,11 +32,14 @@ class LocalBatch:
         first_place: place of the first sample in the global batch.
     """
 
+    #: The samples, as the function's collate function returned them.
     content: Any
+    #: Indices of this rank's samples in the data set.
     indices: tuple[int, ...]
     size: int
     weight: float
     first_place: int
+    #: Indices of the samples of the global batch.
     global_indices: Tensor
 
 

@@ -41,10 +41,14 @@ NO_EXPERTS = Held()
 class _Parcel:
     """One tensor to be sent."""
 
+    #: Path of the tensor in the state.
     path: Path
+    #: Name in torch, such as `float32`.
     dtype: str
     shape: tuple[int, ...]
+    #: Rank that has the tensor.
     sender: int
+    #: Ranks that need the tensor.
     receivers: tuple[int, ...]
 
     @property

@@ -36,6 +36,7 @@ class TensorEntry:
         replicated: whether every rank has the same values; otherwise only rank 0's are kept.
     """
 
+    #: Path of the tensor in the state.
     path: Path
     dtype: str
     shape: tuple[int, ...]
@@ -71,6 +72,7 @@ class Slice:
 
     entry: int
     start: int
+    #: Number of elements.
     count: int
 
 
