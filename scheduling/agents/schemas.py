@@ -21,13 +21,18 @@ class Enrolment(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
+    #: The enrolment token, valid once.
     token: Annotated[str, Field(max_length=200)]
     name: Name
+    #: Address at which other servers reach its workers.
     address: Address
+    #: First and last port of its workers.
     port_range: tuple[int, int]
     inventory: Inventory
     agent_version: Annotated[Label, Field(max_length=40)] = ""
+    #: Name of its rack; empty: a rack of its own.
     rack: Label = ""
+    #: Name of its power domain; empty: one of its own.
     power_domain: Label = ""
     #: Seconds until the server leaves, if known. Agents send ages and durations, not times of their clocks.
     available_seconds: Annotated[float, Field(gt=0, le=LONGEST_STAY_SECONDS, allow_inf_nan=False)] | None = (

@@ -21,11 +21,15 @@ class BundleFacts:
     digest: str
     size_bytes: int
     entry: str
+    #: The class's docstring.
     description: str
+    #: Hyperparameters that do not change speed or memory.
     speed_neutral: tuple[str, ...]
+    #: Declared numbers of workers; empty without a declaration.
     worker_counts: tuple[int, ...]
     predict_problem: str
     experts: tuple[int, ...] | None
+    #: None without requirements.
     requirements: Requirements | None
     files: tuple[BundleFile, ...]
 

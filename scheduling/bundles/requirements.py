@@ -21,7 +21,9 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 class Requirements:
     """Normalised text (one requirement a line, sorted) and its SHA-256: equal needs share one environment."""
 
+    #: The normalised lines.
     text: str
+    #: SHA-256 of `text`.
     digest: str
 
 

@@ -45,7 +45,9 @@ class GradientPlan(models.Model):
     gpus_per_server = models.PositiveIntegerField()
     #: Digest of the question that was answered.
     question = models.CharField(max_length=64)
+    #: Name of the planner whose plan was chosen.
     planner = models.CharField(max_length=20)
+    #: Name of the plan's codec; empty without one.
     codec = models.CharField(max_length=100)
     #: The chosen candidate, the ranks' orders, and the beaten candidates, the fastest first.
     chosen = models.JSONField()

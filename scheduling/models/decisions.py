@@ -21,10 +21,12 @@ class Decision(models.Model):
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="decisions")
     kind = models.CharField(max_length=12, choices=Kind.choices)
+    #: Name of the policy.
     policy = models.CharField(max_length=40)
     epoch = models.BigIntegerField()
     planning_version = models.BigIntegerField()
     decided_at = models.DateTimeField(default=timezone.now, db_index=True)
+    #: The events that made the planner decide.
     trigger = models.CharField(max_length=200, blank=True)
     #: Verdicts, changes, at-risk jobs and notes, as JSON.
     summary = models.JSONField(default=dict)
@@ -45,6 +47,7 @@ class PlannerPass(models.Model):
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="planner_passes")
     ended_at = models.DateTimeField(default=timezone.now, db_index=True)
+    #: Duration of the pass.
     seconds = models.FloatField()
     #: Number of its steps that were computed again because facts had changed.
     overtaken = models.PositiveSmallIntegerField(default=0)
@@ -82,7 +85,9 @@ class OutboxMessage(models.Model):
     topic = models.CharField(
         max_length=100, help_text="plan, reconcile, agent:<server id>, job:<id>, cluster:<id>"
     )
+    #: Arguments of the message.
     payload = models.JSONField(default=dict)
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
+    #: Number of repeated sends by the sweeper.
     attempts = models.PositiveIntegerField(default=0)
     due_at = models.DateTimeField(default=timezone.now, db_index=True)

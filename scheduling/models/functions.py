@@ -16,7 +16,9 @@ from scheduling.core.runtime_plans.plan import PlanFamily
 class Bundle(models.Model):
     """The bytes of an uploaded function, addressed by their SHA-256 digest. Never changed."""
 
+    #: SHA-256 of the content.
     digest = models.CharField(max_length=64, primary_key=True)
+    #: The zip file or Python source.
     content = models.BinaryField()
     size_bytes = models.PositiveIntegerField()
     created_at = models.DateTimeField(default=timezone.now)
@@ -43,6 +45,7 @@ class FunctionVersion(models.Model):
     tree."""
 
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="versions")
+    #: 1, 2, ... within the function.
     number = models.PositiveIntegerField()
     bundle = models.ForeignKey(Bundle, on_delete=models.PROTECT)
     entry = models.CharField(max_length=200, help_text="module:Class")
@@ -52,7 +55,9 @@ class FunctionVersion(models.Model):
     #: Numbers of experts of its layers, from its source; empty if the source does not say, null without
     #: layers.
     experts = models.JSONField(null=True, default=None)
+    #: The class's docstring.
     description = models.TextField(blank=True)
+    #: Digest of the requirements; empty without any.
     requirements_digest = models.CharField(max_length=64, blank=True)
     #: Files of the bundle, up to a thousand with long paths: queries for many rows defer this column.
     files = models.JSONField(default=list)
@@ -104,11 +109,13 @@ class ScalingCurve(models.Model):
     gpu_kind = models.CharField(max_length=100)
     #: Plan family of its measurements.
     plan_family = models.CharField(max_length=100, default=PlanFamily.DENSE.value)
+    #: Those on which the speed depends.
     hyperparameters = models.JSONField(default=dict)
     #: Sizes of the model's mixture-of-experts layers as a worker reported them (`Mixture`); null without.
     mixture = models.JSONField(null=True, default=None)
     state = models.CharField(max_length=10, choices=CurveState.choices, default=CurveState.UNKNOWN)
     complete = models.BooleanField(default=False)
+    #: Why it cannot be measured; empty otherwise.
     failure = models.TextField(blank=True)
     finishing_seconds = models.FloatField(default=0.0)
     #: Times to store a durable state of its jobs, as if one worker stored all of it: for how long training
@@ -147,6 +154,7 @@ class CurveLevel(models.Model):
     overrun = models.FloatField(null=True, blank=True)
     profiled_iterations_per_second = models.FloatField(default=0.0)
     profiled_train_seconds = models.FloatField(default=0.0)
+    #: Number of measurements behind the figures.
     samples = models.PositiveIntegerField(default=1)
     source = models.CharField(
         max_length=10, default="profiled", choices=[("profiled", "Profiled"), ("live", "Live")]

@@ -18,24 +18,32 @@ class Generation(models.Model):
     """One fixed set of workers of a job (docs/protocols.md 1)."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="generations")
+    #: 1, 2, ... within the job.
     number = models.PositiveIntegerField()
+    #: Training or profiling.
     purpose = models.CharField(max_length=10, choices=Purpose.choices, default=Purpose.TRAINING)
     state = models.CharField(
         max_length=10, choices=GenerationState.choices, default=GenerationState.PREPARING
     )
+    #: What the agents are ordered to do with its workers.
     goal = models.CharField(max_length=10, choices=Goal.choices, default=Goal.PREPARE)
     epoch = models.BigIntegerField()
     world_size = models.PositiveIntegerField()
+    #: Server of torch's rendezvous store.
     master_server = models.ForeignKey(Server, on_delete=models.PROTECT, related_name="+")
+    #: Port of torch's rendezvous store.
     master_port = models.PositiveIntegerField()
+    #: Secret that its workers prove to have at a hand-over.
     secret = models.CharField(max_length=64)
     #: Source of its state; null until decided.
     start = models.JSONField(null=True, blank=True)
+    #: Iteration of the state that it starts from.
     start_iteration = models.PositiveBigIntegerField(default=0)
     #: The curve that it runs on, or measures: the job's on its kind of GPU.
     curve = models.ForeignKey(
         ScalingCurve, on_delete=models.SET_NULL, null=True, blank=True, related_name="generations"
     )
+    #: For a measurement: the levels and times to measure.
     profile = models.JSONField(null=True, blank=True)
     #: How its ranks work together, with a digest (docs/protocols.md 2.6).
     runtime_plan = models.JSONField(default=dict)
@@ -51,6 +59,7 @@ class Generation(models.Model):
     #: Secret with which these servers' stores authenticate to each other. Workers do not get it.
     store_secret = models.CharField(max_length=64, blank=True)
     reason = models.CharField(max_length=300, blank=True)
+    #: Reason of its end; empty while it lives.
     retired_because = models.CharField(max_length=20, choices=RetireReason.choices, blank=True)
     #: Why its end counts as a failure of its job (`reason`, `message`); null if it does not.
     failure = models.JSONField(null=True, blank=True)
@@ -147,13 +156,17 @@ class Worker(models.Model):
     generation = models.ForeignKey(Generation, on_delete=models.CASCADE, related_name="workers")
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="workers")
     rank = models.PositiveIntegerField()
+    #: The agent's identifier of the worker.
     key = models.CharField(max_length=100)
     gpu_index = models.PositiveIntegerField()
+    #: Last reported phase.
     phase = models.CharField(max_length=20)
+    #: How it ended; null while it runs.
     exit = models.JSONField(null=True, blank=True)
     changed_at = models.DateTimeField(default=timezone.now)
     #: When it had nothing left to do but load its state; null before.
     ready_at = models.DateTimeField(null=True, blank=True)
+    #: Whether the agent no longer has it.
     gone = models.BooleanField(default=False)
 
     class Meta:

@@ -32,18 +32,24 @@ class Job(models.Model):
 
     id = models.CharField(primary_key=True, max_length=16, default=new_job_id, editable=False)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="jobs")
+    #: User who submitted it.
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="jobs")
     function_version = models.ForeignKey(FunctionVersion, on_delete=models.PROTECT, related_name="jobs")
     curve = models.ForeignKey(ScalingCurve, on_delete=models.PROTECT, null=True, related_name="jobs")
     name = models.CharField(max_length=200)
+    #: The user's labels by name.
     labels = models.JSONField(default=dict)
 
+    #: Values passed to the function.
     hyperparameters = models.JSONField(default=dict)
     global_batch_size = models.PositiveIntegerField()
+    #: Iteration after which it ends.
     max_iterations = models.PositiveBigIntegerField()
+    #: Metric value at which it ends earlier; null without one.
     target = models.JSONField(null=True, blank=True)
     seed = models.PositiveIntegerField(default=0)
+    #: Declared data sets.
     data = models.JSONField(default=list)
     checkpoint_seconds = models.FloatField(default=60.0)
     #: Whether lossy codecs may compress its gradients, and which ones; empty: any.
@@ -55,13 +61,17 @@ class Job(models.Model):
     deadline_at = models.DateTimeField(null=True, blank=True)
 
     state = models.CharField(max_length=10, choices=JobState.choices, default=JobState.SUBMITTED)
+    #: Whether its deadline is promised.
     promised = models.BooleanField(default=False)
+    #: Whether no plan keeps its promise.
     at_risk = models.BooleanField(default=False)
+    #: Whether its deadline has passed before its completion.
     late = models.BooleanField(default=False)
     paused_by_owner = models.BooleanField(default=False)
     promise_outcome = models.CharField(
         max_length=6, choices=PromiseOutcome.choices, default=PromiseOutcome.NONE
     )
+    #: Why its promise no longer binds; empty otherwise.
     void_reason = models.CharField(max_length=40, choices=VoidReason.choices, blank=True)
     #: Its owner resumed it, and the planner is to decide whether its promise can be restored.
     promise_asked_again = models.BooleanField(default=False)
@@ -84,22 +94,29 @@ class Job(models.Model):
     refused_kinds = models.JSONField(default=dict, blank=True)
     #: Declined during a burst: an offer is searched once no newcomer waits.
     awaits_offer = models.BooleanField(default=False)
+    #: Reason and message; null unless it failed.
     failure = models.JSONField(null=True, blank=True)
 
     iterations_done = models.PositiveBigIntegerField(default=0)
     iterations_reported_at = models.DateTimeField(null=True, blank=True)
     iterations_per_second = models.FloatField(default=0.0)
     pause_until = models.DateTimeField(null=True, blank=True)
+    #: Failures without progress in between.
     failures = models.PositiveIntegerField(default=0)
+    #: Iteration reached at the last failure.
     failed_at_iteration = models.PositiveBigIntegerField(default=0)
 
+    #: Number of its newest generation; 0 before the first.
     last_generation = models.PositiveIntegerField(default=0)
+    #: Newest complete checkpoint.
     checkpoint = models.ForeignKey(
         "scheduling.Checkpoint", on_delete=models.SET_NULL, null=True, related_name="+"
     )
+    #: The job whose offer it accepted, or that it repeats.
     resubmission_of = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, related_name="resubmissions"
     )
+    #: Metrics of the final weights.
     final_metrics = models.JSONField(null=True, blank=True)
     #: NaN or infinite values of its training: `since` (iteration of the first such loss, while they last) and
     #: `weights` (of the result: `tensors`, `of`, `names`); empty without any.

@@ -16,8 +16,11 @@ class JobEvent(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
     happened_at = models.DateTimeField(default=timezone.now)
     kind = models.CharField(max_length=40)
+    #: The event in a sentence.
     message = models.TextField()
+    #: The event's facts by name.
     detail = models.JSONField(default=dict)
+    #: Name of the user who caused it; empty for the platform.
     actor = models.CharField(max_length=150, blank=True)
     decision = models.ForeignKey(
         "scheduling.Decision", on_delete=models.SET_NULL, null=True, related_name="events"
@@ -39,6 +42,7 @@ class JobMetric(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="metrics")
     generation = models.PositiveIntegerField()
     iteration = models.PositiveBigIntegerField()
+    #: Metrics by name.
     values = models.JSONField()
     iterations_per_second = models.FloatField(default=0.0)
     train_seconds = models.FloatField(default=0.0)

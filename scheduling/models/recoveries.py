@@ -23,11 +23,13 @@ class Recovery(models.Model):
     PHASES = [(phase.value, phase.value.replace("_", " ").capitalize()) for phase in PHASES]
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="recoveries")
+    #: Number of the generation that failed.
     failed_generation = models.PositiveIntegerField()
     #: The generation that replaces the failed one; null while there is none.
     recovering_generation = models.PositiveIntegerField(null=True, blank=True)
     kind = models.CharField(max_length=10, choices=RecoveryKind.choices, default=RecoveryKind.SOFTWARE)
     reason = models.CharField(max_length=300)
+    #: Phase that is under way.
     phase = models.CharField(max_length=16, choices=PHASES, default=RecoveryPhase.DETECTED.value)
     outcome = models.CharField(max_length=10, choices=RecoveryOutcome.choices, default=RecoveryOutcome.OPEN)
     #: Why it was broken off; empty otherwise.

@@ -22,6 +22,7 @@ class GpuCounts:
     """GPUs by use and by kind."""
 
     total: int
+    #: Number of GPUs by use.
     by_use: dict[str, int]
     by_kind: Sequence[Mapping[str, object]]
 
@@ -82,10 +83,14 @@ class PlannerFacts:
     """State of the planner: its versions, whether its lease is held, and waiting messages."""
 
     epoch: int
+    #: Version of the facts that decisions depend on.
     planning_version: int
+    #: Version that the last decision was based on.
     planned_version: int
     replanned_at: datetime | None
+    #: Whether a planner holds the lease.
     lease_held: bool
+    #: Messages that are not sent yet.
     outbox_messages: int
     outbox_oldest_seconds: float
 

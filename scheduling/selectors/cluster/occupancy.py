@@ -28,10 +28,12 @@ class Occupant:
 class GpuCell:
     """One GPU with its occupant, or None if it is free."""
 
+    #: Number of the GPU on its server.
     index: int
     kind: str
     emulated: bool
     healthy: bool
+    #: The job that holds it; None if there is none.
     occupant: Occupant | None
 
 

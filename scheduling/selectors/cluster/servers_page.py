@@ -22,11 +22,13 @@ class ServerCard:
     server: Server
     silent_seconds: float | None
     agent_version: str
+    #: Whether the agent's credential is revoked.
     revoked: bool
     fenced: bool
     gpus: tuple[GpuCell, ...]
     kinds: str
     emulated: bool
+    #: GPUs that are assigned.
     busy_gpus: int
     links: tuple[LinkView, ...]
     #: Its announced end has passed.

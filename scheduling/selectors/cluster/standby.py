@@ -26,6 +26,7 @@ class StandbyPool:
 
     gpu_kind: str
     servers: int
+    #: Configured number of standby servers.
     wanted: int
     ready: tuple[str, ...]
     away: tuple[str, ...]

@@ -30,9 +30,13 @@ class DecisionRow:
     """A decision with its visible lines; ``hidden``: the number of others."""
 
     decision: Decision
+    #: The events that made the planner decide.
     trigger: str
+    #: Verdicts of newcomers.
     verdicts: list[DecisionLine]
+    #: Jobs whose number of GPUs changes.
     changes: list[DecisionLine]
+    #: Jobs whose promise no plan keeps.
     at_risk: list[Job]
     notes: list[str]
     hidden: int

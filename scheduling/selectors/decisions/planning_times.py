@@ -14,6 +14,7 @@ from scheduling.models import Decision, PlannerPass
 class DecisionTimes:
     """Number of decisions and their computing times; zeros without any."""
 
+    #: Number of decisions.
     count: int
     mean_seconds: float
     longest_seconds: float

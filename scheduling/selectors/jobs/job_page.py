@@ -48,8 +48,11 @@ class ProgressPoint:
 class JobProgress:
     """Measured progress, its projection along the plan, and the goal."""
 
+    #: Reported progress, oldest first.
     measured: list[ProgressPoint]
+    #: Progress by the stored plan.
     projected: list[ProgressPoint]
+    #: Iteration after which the job ends.
     max_iterations: int
     deadline_at: datetime | None
     now: datetime
@@ -69,8 +72,11 @@ class GpuPhase:
 class GpusOverTime:
     """GPUs that the job had, is planned to have, and was promised at admission."""
 
+    #: GPUs that the job had.
     actual: list[GpuPhase]
+    #: GPUs by the stored plan.
     planned: list[PlannedPiece]
+    #: GPUs by the plan at the time of the promise.
     promised: list[PlannedPiece]
     deadline_at: datetime | None
     now: datetime
@@ -81,6 +87,7 @@ class MetricSeries:
     """Values of each metric by iteration, thinned evenly, and the beginnings of generations."""
 
     iterations: list[int]
+    #: One list by metric; None where it was not reported.
     values: dict[str, list[float | None]]
     iterations_per_second: list[float]
     gpus: list[int]

@@ -37,10 +37,13 @@ class JobFilters:
     """The requested filters. Unknown values were dropped when the request was read."""
 
     search: str = ""
+    #: Listed states; empty: all.
     states: tuple[JobState, ...] = ()
+    #: Listed class; None: all.
     service_class: ServiceClass | None = None
     project: str = ""
     promise: str = ""
+    #: Whether only the user's own jobs are listed.
     mine: bool = False
 
     def any(self) -> bool:
@@ -56,10 +59,12 @@ class JobRow:
 
     job: Job
     gpus: int
+    #: 0 to 1.
     progress: float
     planned_start_at: datetime | None
     planned_finish_at: datetime | None
     slack_seconds: float | None
+    #: Whether the user may pause, resume or cancel the job.
     may_steer: bool
 
 

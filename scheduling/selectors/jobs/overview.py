@@ -31,13 +31,18 @@ class Tiles:
     """Figures at the top. GPUs are those of the whole cluster, jobs those that the person may see."""
 
     total_gpus: int
+    #: GPUs of usable servers.
     usable_gpus: int
+    #: GPUs that jobs hold.
     busy_gpus: int
     emulated_gpus: int
     running_jobs: int
     waiting_jobs: int
+    #: Promised jobs that have not ended.
     open_promises: int
+    #: Promised jobs whose promise no plan keeps.
     at_risk: int
+    #: Unfinished jobs after their deadline.
     late: int
 
 
@@ -66,11 +71,16 @@ class PromiseCounts:
     """Outcomes of deadlines since a time, and the present state of open promises. ``missed`` includes jobs
     that still run."""
 
+    #: Promises kept.
     met: int
     missed: int
+    #: Promises that no longer bind.
     void: int
+    #: Declined jobs.
     declined: int
+    #: Promises of unfinished jobs that are not at risk.
     open: int
+    #: Open promises that no plan keeps.
     at_risk: int
 
     def total(self) -> int:

@@ -22,6 +22,7 @@ class Curve:
     levels: list[CurveLevel]
     gpu_kind: str
     complete: bool
+    #: GPUs that the job has now.
     gpus_now: int
     family: str = PlanFamily.DENSE.value
     others: dict[str, list[CurveLevel]] = field(default_factory=dict)

@@ -26,10 +26,12 @@ class CodecTime:
 
     gpu_kind: str
     emulated: bool
+    #: Name of the codec.
     codec: str
     source: str
     since: datetime | None
     confirmed_at: datetime | None
+    #: Numbers of elements that were measured.
     elements: list[int]
     encode_seconds: list[float]
     decode_seconds: list[float]

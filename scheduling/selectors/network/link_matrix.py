@@ -15,9 +15,12 @@ from scheduling.selectors.network.network import DEFAULT_RATE, KnownRate, networ
 class MatrixLink:
     """The link between two servers by name. ``problem``: why the last measurement was discarded."""
 
+    #: Name of a server.
     first: str
+    #: Name of the other server.
     second: str
     known: KnownRate
+    #: Whether a measurement runs.
     measuring: bool
     tried_at: datetime | None
     problem: str

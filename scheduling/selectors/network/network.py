@@ -38,7 +38,9 @@ class Network:
     """Known links between some servers."""
 
     servers: tuple[int, ...]
+    #: Measured rates by pair of servers.
     measured: Mapping[Pair, KnownRate]
+    #: Configured rates by server.
     told: Mapping[int, KnownRate]
     #: For each server with measured links their median, which is assumed for its unmeasured links.
     usual: Mapping[int, KnownRate] = field(default_factory=dict)

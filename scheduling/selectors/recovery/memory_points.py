@@ -29,8 +29,11 @@ class Place:
     """A server's store and its address; no port if it cannot be reached."""
 
     server: int
+    #: Name of the server's rack; empty if unknown.
     rack: str
+    #: Address of the server's store.
     address: str
+    #: Port of the server's store; None without one.
     port: int | None
 
 
@@ -53,6 +56,7 @@ class MemoryPoint:
 @dataclass(frozen=True)
 class _Copy:
     iteration: int
+    #: Size of the shard.
     bytes: int
     place: Place
 

@@ -28,6 +28,7 @@ class Shard:
     rank: int
     server: int
     iteration: int
+    #: Size of the shard.
     bytes: int
     completed_at: datetime
     #: Existing and intended copies; 0 if not reported.
@@ -55,6 +56,7 @@ class Holder:
     server: int
     name: str
     ranks: tuple[int, ...]
+    #: Size of the shards that it holds.
     bytes: int
     iteration: int
 
@@ -134,6 +136,7 @@ class MemoryState:
     servers: Mapping[int, str]
     on: tuple[int, ...]
     shards: Sequence[Shard]
+    #: The newest durable state.
     durable: Point
     #: Why there are fewer copies than ordered; empty if there are not.
     reason: str = ""

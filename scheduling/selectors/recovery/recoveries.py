@@ -42,9 +42,12 @@ class RecoverySummary:
     """
 
     window_seconds: float
+    #: Number of jobs by protection.
     protection: dict[str, int]
+    #: Number of failures by kind.
     failures: dict[str, int]
     recovered: dict[str, int]
+    #: Number of recoveries that are not completed.
     under_way: int
     down_seconds: float
     lost_work_seconds: float

@@ -36,6 +36,7 @@ class Enrolled:
     """An enrolled agent. The credential is shown once and stored as a digest."""
 
     server: Server
+    #: The agent's credential, returned only once.
     credential: str
     cluster: Cluster
 

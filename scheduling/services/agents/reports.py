@@ -71,6 +71,7 @@ class ReportAnswer:
 
     lease_seconds: float
     epoch: int
+    #: Version of the server's desired state.
     desired_version: int
     acknowledged: list[str] = field(default_factory=list)
     refused: list[dict[str, Any]] = field(default_factory=list)
@@ -84,6 +85,7 @@ class _Applying:
     agent: Agent
     cluster: Cluster
     now: datetime
+    #: Items that were rejected, with reasons.
     refused: list[RefusedItem] = field(default_factory=list)
     deferred: list[str] = field(default_factory=list)
 

@@ -76,6 +76,7 @@ class NewGeneration:
     gpus: Sequence[Gpu]
     reason: str
     purpose: Purpose = Purpose.TRAINING
+    #: For a measurement: the levels and times to measure.
     profile: dict[str, Any] | None = None
     flexible: Sequence[bool] = ()
     curve: ScalingCurve | None = None

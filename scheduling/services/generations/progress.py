@@ -72,6 +72,7 @@ def store_metrics(server_id: int, items: Sequence[CheckedItem], now: datetime) -
 @dataclass(frozen=True)
 class _Living:
     world_size: int
+    #: Iteration after which the job ends.
     max_iterations: int
 
 

@@ -49,7 +49,9 @@ class Measurement:
 
     job: Job
     pool: Pool
+    #: Addresses of the GPUs.
     block: tuple[int, ...]
+    #: Numbers of GPUs to measure.
     levels: tuple[int, ...]
     displaced: tuple[str, ...]
     shrinking: tuple[str, ...]

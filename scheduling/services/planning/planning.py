@@ -93,9 +93,12 @@ class Computed:
     pool: Pool
     answer: CoreDecision
     decision: CoreDecision
+    #: Other chances of refused newcomers, by job id.
     chances: dict[str, Chance]
+    #: Offers found for declined newcomers, by job id.
     offers: dict[str, FoundOffer]
     offers_awaited: tuple[str, ...]
+    #: Duration of the computation.
     seconds: float
 
 

@@ -42,16 +42,22 @@ class JobRequest:
 
     function_version: FunctionVersion
     name: str
+    #: Values passed to the function.
     hyperparameters: Mapping[str, Any]
+    #: Iteration after which the job ends.
     max_iterations: int
     service_class: str
     deadline_at: datetime | None = None
+    #: Metric value at which it ends earlier; None without one.
     target: Mapping[str, Any] | None = None
+    #: The user's labels by name.
     labels: Mapping[str, str] = field(default_factory=dict)
+    #: Declared data sets.
     data: Sequence[Mapping[str, Any]] = ()
     checkpoint_seconds: float = 60.0
     seed: int = 0
     lossy: str = Lossy.REFUSED
+    #: Names of the allowed codecs; empty: any.
     codecs: Sequence[str] = ()
     #: `replicas`: copies of the state in memory; `frequency`: most iterations between two points.
     protection: Mapping[str, int] = field(default_factory=dict)

@@ -37,7 +37,9 @@ class Claims:
     left; ``job_of`` names that job already. ``servers``: servers of each generation.
     """
 
+    #: Other unretired generations, by job id.
     coming: Mapping[str, Generation]
+    #: Generations in the state `live`, by job id.
     live: Mapping[str, Generation]
     placement: Mapping[int, tuple[int, ...]]
     flexible: Mapping[int, tuple[bool, ...]]

@@ -94,7 +94,9 @@ class Move:
 
     job: Job
     state: JobState
+    #: The reason in a sentence.
     message: str
+    #: The reason's facts by name.
     detail: dict[str, Any]
 
 
@@ -125,7 +127,9 @@ class JobNote:
 
     job: Job
     kind: str
+    #: The event in a sentence.
     message: str
+    #: The event's facts by name.
     detail: dict[str, Any]
 
 

@@ -56,6 +56,7 @@ class ServerOfPool:
 
     snapshot: ServerSnapshot
     row: Server
+    #: Addresses of its GPUs in the pool.
     addresses: tuple[int, ...]
 
 
