@@ -19,7 +19,9 @@ _RETRY_SECONDS = 15.0
 class Chosen:
     """Options given before the command; None leaves them to environment and configuration file."""
 
+    #: Address of the platform; None: the profile's.
     url: str | None = None
+    #: Name of the profile; None: the default.
     profile: str | None = None
 
 

@@ -35,7 +35,9 @@ _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 class Bundle:
     """The uploaded content of a function. `entry`: `module:Class` if known."""
 
+    #: Name of the zip file or Python source.
     filename: str
+    #: Bytes to be uploaded.
     content: bytes
     suggested_name: str
     entry: str | None = None

@@ -25,8 +25,11 @@ _PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 class Profile:
     """One platform and one identity there. Empty text means unset."""
 
+    #: Address of the platform.
     url: str = ""
+    #: API token.
     token: str = field(default="", repr=False)
+    #: User of the token.
     username: str = ""
     project: str = ""
 

@@ -110,8 +110,11 @@ class FunctionVersion:
 
     id: Any = None
     name: str = ""
+    #: 1, 2, ... within the function.
     version: int = 0
+    #: SHA-256 of the bundle.
     digest: str = ""
+    #: `module:Class`.
     entry: str = ""
     project: str = ""
     requirements: Requirements | None = nested(Requirements)
@@ -134,23 +137,30 @@ class JobFacts:
 
     id: str
     project: str = ""
+    #: Name of the user who submitted it.
     owner: str = ""
     name: str = ""
+    #: The user's labels by name.
     labels: dict[str, str] = field(default_factory=dict)
     function: FunctionVersion | None = nested(FunctionVersion)
+    #: Values passed to the function.
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     termination: dict[str, Any] = field(default_factory=dict)
     service_class: str = ""
     deadline_at: datetime | None = moment()
+    #: Declared data sets.
     data: list[dict[str, Any]] = field(default_factory=list)
     checkpoint_seconds: float | None = None
     seed: int | None = None
     lossy: str = "refused"
+    #: Names of the allowed codecs; empty: any, if `lossy` is `allowed`.
     codecs: list[str] = field(default_factory=list)
     protection: dict[str, int] = field(default_factory=dict)
     state: str = "submitted"
     promised: bool = False
+    #: Whether no plan keeps its promise.
     at_risk: bool = False
+    #: Whether its deadline has passed before its completion.
     late: bool = False
     paused_by_owner: bool = False
     promise_outcome: str = "none"
@@ -164,7 +174,9 @@ class JobFacts:
     iterations_per_second: float | None = None
     gpus: int = 0
     gpu_kind: str = ""
+    #: Reasons of the kinds of GPU that refused it, by kind.
     refused_kinds: dict[str, str] = field(default_factory=dict)
+    #: Whether it runs on emulated GPUs.
     emulated: bool = False
     planned_start_at: datetime | None = moment()
     planned_finish_at: datetime | None = moment()
@@ -172,8 +184,10 @@ class JobFacts:
     verdict: Verdict | None = nested(Verdict)
     standing: dict[str, str] = field(default_factory=dict)
     warning: str = ""
+    #: None unless it failed.
     failure: dict[str, Any] | None = None
     resubmission_of: str | None = None
+    #: Metrics of the final weights; None before.
     final_metrics: dict[str, Any] | None = None
     raw: dict[str, Any] = raw_object()
 
@@ -205,7 +219,9 @@ class JobEvent:
     id: int = 0
     happened_at: datetime | None = moment()
     kind: str = ""
+    #: The event in a sentence.
     message: str = ""
+    #: The event's facts by name.
     detail: dict[str, Any] = field(default_factory=dict)
     actor: str = ""
     raw: dict[str, Any] = raw_object()
@@ -229,6 +245,7 @@ class Metric:
 
     iteration: int = 0
     generation: int = 0
+    #: Metrics by name.
     values: dict[str, float] = field(default_factory=dict)
     iterations_per_second: float | None = None
     gpus: int = 0
@@ -254,18 +271,24 @@ class Recovery:
     """A failure of a job and its recovery, phase by phase. Sources, phases and lost servers are as in the
     REST API."""
 
+    #: Number of the generation that failed.
     failed_generation: int = 0
+    #: Number of the generation that replaces it; None while there is none.
     recovering_generation: int | None = None
     kind: str = ""
     outcome: str = ""
     phase: str = ""
     reason: str = ""
+    #: The farthest source of a rank's state; empty before sources are chosen.
     source: str = ""
+    #: Ranks of the failed generation on lost servers.
     lost_ranks: list[int] = field(default_factory=list)
     lost_servers: list[dict[str, Any]] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
     phases: list[dict[str, Any]] = field(default_factory=list)
+    #: Generations that were to recover and did not train.
     attempts: int = 0
+    #: Iterations that are repeated; None if unknown.
     iterations_lost: int | None = None
     lost_work_seconds: float = 0.0
     down_seconds: float = 0.0
@@ -307,9 +330,11 @@ class Gpu:
     `job`: its holder: `id` and `name` of a visible job, else None and "busy"; None while it is free.
     """
 
+    #: Number of the GPU on its server.
     index: int = 0
     kind: str = ""
     memory_bytes: int = 0
+    #: Whether its speed and memory are emulated on CPUs.
     emulated: bool = False
     healthy: bool = True
     job: dict[str, Any] | None = None
@@ -327,7 +352,9 @@ class Server:
     drain_reason: str = ""
     #: Whether it belongs to the pool of standby servers.
     standby: bool = False
+    #: Name of its rack; empty if unknown.
     rack: str = ""
+    #: Number of CPU cores.
     cpu_cores: int = 0
     memory_bytes: int = 0
     #: Host memory limit of one worker there; 0 if not reported.
@@ -347,6 +374,7 @@ class Token:
 
     id: int = 0
     name: str = ""
+    #: First characters of the token.
     prefix: str = ""
     created_at: datetime | None = moment()
     expires_at: datetime | None = moment()
@@ -381,6 +409,7 @@ class Project:
 
     name: str = ""
     description: str = ""
+    #: The caller's role in the project.
     role: str = ""
     created_at: datetime | None = moment()
     archived_at: datetime | None = moment()
@@ -395,6 +424,7 @@ class Invitation:
     project: str = ""
     username: str = ""
     role: str = ""
+    #: Name of the inviting user.
     invited_by: str = ""
     expires_at: datetime | None = moment()
     raw: dict[str, Any] = raw_object()

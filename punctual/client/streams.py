@@ -20,7 +20,9 @@ POLL_SECONDS = 1.0
 class ServerSentEvent:
     """One event. `id`: a later connection resumes after it."""
 
+    #: Name of the event.
     event: str
+    #: The decoded JSON.
     data: Any
     id: str
 

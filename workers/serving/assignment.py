@@ -17,6 +17,7 @@ class GroupPlace:
     """This server's place in a group. `address`, `port`: where rank 0 serves the group's store."""
 
     rank: int
+    #: Number of servers in the group.
     size: int
     address: str
     port: int
@@ -38,7 +39,9 @@ class ServingAssignment:
     job: str
     generation: int
     rank: int
+    #: `module:Class` of the function.
     entry: str
+    #: Values passed to the function.
     hyperparameters: Mapping[str, Any]
     seed: int
     address: str

@@ -33,6 +33,7 @@ TOLD_REFUSALS = 20
 class Report:
     """One report, and the buffered entries that it contains."""
 
+    #: The report as JSON values.
     body: dict[str, Any]
     metrics: tuple[Measured, ...]
     logs: tuple[LogPiece, ...]

@@ -105,7 +105,9 @@ class _Failed:
     """Why a data worker could not load a batch; sent in the batch's place."""
 
     reason: str
+    #: The reason in a sentence.
     message: str
+    #: Traceback of the user's code.
     traceback_text: str
 
 

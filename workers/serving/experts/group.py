@@ -41,7 +41,9 @@ class _Pass:
     """One layer of this rank's batch, until the round that computes it."""
 
     header: Header
+    #: Token rows for the experts.
     rows: Tensor
+    #: Results of the rows; None before.
     outputs: Tensor | None = None
 
 
