@@ -160,7 +160,7 @@ def test_operator_sets_and_clears_the_end_of_a_server(world: World) -> None:
     ("until", "word"),
     [
         ("2100-01-31T14:00:00", "offset"),
-        ("2001-01-31T14:00:00Z", "time to come"),
+        ("2001-01-31T14:00:00Z", "future time"),
         ("tomorrow", "RFC 3339"),
         (5, "RFC 3339"),
     ],

@@ -347,8 +347,8 @@ def test_members_who_may_steer_a_job_can_decline_its_offer(world: World) -> None
     ("changes", "problem"),
     [
         ({"state": "accepted"}, "accepted already"),
-        ({"state": "withdrawn"}, "run out"),
-        ({"valid_until": BEGINS_AT - timedelta(seconds=1)}, "run out"),
+        ({"state": "withdrawn"}, "has expired"),
+        ({"valid_until": BEGINS_AT - timedelta(seconds=1)}, "has expired"),
         (None, "has no offer"),
     ],
 )

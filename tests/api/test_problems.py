@@ -85,7 +85,7 @@ def test_a_made_up_page_is_a_400(world: World, path: str, query: str) -> None:
 def test_a_database_that_is_away_is_a_503(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from projects import selectors
 
-    def away(*_: Any) -> None:
+    def away(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused")
 
     monkeypatch.setattr(selectors, "projects_for_list", away)

@@ -31,18 +31,18 @@ def test_a_model_has_sizes_and_times() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"elements": (4, -1, 2)}, "not negative: number 1 is -1"),
+        ({"elements": (4, -1, 2)}, "not be negative; number 1 is -1"),
         ({"elements": (4.5, 1, 2)}, "whole numbers"),
         ({"elements": ((4, 1, 2),)}, "2 dimensions"),
         ({"elements": (4, 1)}, "3 names, 2 sizes and 3 gaps"),
-        ({"gaps": (0.1, float("nan"), 0.3)}, "finite and not negative: number 1 is nan"),
+        ({"gaps": (0.1, float("nan"), 0.3)}, "finite and not negative; number 1 is nan"),
         ({"gaps": (0.1, -0.2, 0.3)}, "number 1 is -0.2"),
         ({"gaps": (0.1, float("inf"), 0.3)}, "number 1 is inf"),
         ({"names": ("a", "b", "a")}, "the name 'a'"),
         ({"elements": (), "gaps": (), "names": ()}, "at least one tensor"),
         ({"elements": (1 << 47, 1 << 47, 1)}, "at most 65536 tensors"),
-        ({"other_seconds": -1.0}, "not -1.0"),
-        ({"bytes_per_element": 3}, "not 3"),
+        ({"other_seconds": -1.0}, "other_seconds is -1.0"),
+        ({"bytes_per_element": 3}, "bytes_per_element is 3"),
     ],
 )
 def test_an_inconsistent_model_is_refused(wrong, says) -> None:
@@ -141,9 +141,9 @@ def test_one_size_alone_is_a_threshold() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"elements": (), "encode": (), "decode": ()}, "measured at no size"),
-        ({"elements": (100, 200)}, "2 sizes, 3 times to encode"),
-        ({"elements": (0, 200, 400)}, "none is 0"),
+        ({"elements": (), "encode": (), "decode": ()}, "has no measured size"),
+        ({"elements": (100, 200)}, "there are 2 sizes, 3 encode times"),
+        ({"elements": (0, 200, 400)}, "must ascend from above 0"),
         ({"elements": (100, 100, 400)}, "ascend"),
         ({"encode": (1.0, -2.0, 6.0)}, "number 1 is -2.0"),
         ({"decode": (1.0, 2.0, float("inf"))}, "number 2 is inf"),

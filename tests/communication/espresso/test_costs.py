@@ -144,7 +144,7 @@ def test_all_costs_of_the_tree_are_finite_and_not_negative() -> None:
     [
         ({"codecs": {Device.CPU: gpu_codec("dgc")}}, "measured on gpu, not on cpu"),
         ({"codecs": {Device.GPU: gpu_codec("dgc"), Device.CPU: cpu_codec("onebit")}}, "one codec"),
-        ({"cpu_servers": 0}, "at least one operation at a time, not 0"),
+        ({"cpu_servers": 0}, "cpu_servers is 0; it must be at least 1"),
     ],
 )
 def test_inconsistent_cost_models_are_refused(wrong: dict, says: str) -> None:

@@ -107,24 +107,24 @@ def message(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"planner": "zen"}, "no message of the planner espresso"),
-        ({"options": "all"}, "options of a plan are a list"),
-        ({"options": [7]}, "code of an option is a text"),
+        ({"planner": "zen"}, "not a message of the planner espresso"),
+        ({"options": "all"}, "options of the plan must be a list"),
+        ({"options": [7]}, "code of an option must be a text"),
         ({"options": ["Comm1/reduce/intra"]}, "decision tree has no option"),
-        ({"tensors": []}, "1 to 100000 tensors, not 0"),
-        ({"tensors": [["a", 1]]}, "its name, its elements and the number of its option"),
-        ({"tensors": [[1, 1, 0]], "options": [OPTION]}, "a tensor's name has"),
+        ({"tensors": []}, "has 0 tensors; it must have 1 to 100000"),
+        ({"tensors": [["a", 1]]}, "must have a name, a number of elements and the number of an option"),
+        ({"tensors": [[1, 1, 0]], "options": [OPTION]}, "a tensor's name must have"),
         ({"tensors": [["a" * 501, 1, 0]], "options": [OPTION]}, "1 to 500 characters"),
-        ({"tensors": [["a", 0, 0]], "options": [OPTION]}, "no such number of elements: 0"),
-        ({"tensors": [["a", True, 0]], "options": [OPTION]}, "no such number of elements: True"),
-        ({"tensors": [["a", 1 << 41, 0]], "options": [OPTION]}, "no such number of elements"),
-        ({"tensors": [["a", 1, 1]], "options": [OPTION]}, "option of no number: 1"),
-        ({"tensors": [["a", 1, -1]], "options": [OPTION]}, "option of no number: -1"),
+        ({"tensors": [["a", 0, 0]], "options": [OPTION]}, "has 0 elements; it must have 1 to"),
+        ({"tensors": [["a", True, 0]], "options": [OPTION]}, "has True elements; it must have 1 to"),
+        ({"tensors": [["a", 1 << 41, 0]], "options": [OPTION]}, "elements; it must have 1 to"),
+        ({"tensors": [["a", 1, 1]], "options": [OPTION]}, "has the option 1, which the plan does not have"),
+        ({"tensors": [["a", 1, -1]], "options": [OPTION]}, "has the option -1, which the plan does not have"),
         ({"tensors": [["a", 1, 0], ["a", 2, 0]], "options": [OPTION]}, "two tensors of the plan"),
-        ({"codec": ""}, "names its codec"),
-        ({"servers": 0}, "servers of a plan is a positive whole number"),
-        ({"gpus_per_server": 2.0}, "gpus_per_server of a plan is a positive whole number"),
-        ({"bytes_per_element": None}, "bytes_per_element of a plan"),
+        ({"codec": ""}, "has no codec; it must name one"),
+        ({"servers": 0}, "servers of the plan is 0; it must be a positive whole number"),
+        ({"gpus_per_server": 2.0}, "gpus_per_server of the plan is 2.0; it must be a positive whole number"),
+        ({"bytes_per_element": None}, "bytes_per_element of the plan"),
     ],
 )
 def test_malformed_plan_messages_are_refused(changes: dict[str, Any], says: str) -> None:
@@ -134,9 +134,9 @@ def test_malformed_plan_messages_are_refused(changes: dict[str, Any], says: str)
 
 def test_a_changed_message_is_refused() -> None:
     told = TOLD
-    with pytest.raises(ValueError, match="digest of the plan is not that of its content"):
+    with pytest.raises(ValueError, match="digest of the plan does not match its content"):
         parse_espresso_plan({**told, "codec": "dgc"})
     with pytest.raises(ValueError, match="not made of plain values"):
         parse_espresso_plan({**told, "codec": object()})
-    with pytest.raises(ValueError, match="no message of the planner"):
+    with pytest.raises(ValueError, match="not a message of the planner"):
         parse_espresso_plan([])  # type: ignore[arg-type]

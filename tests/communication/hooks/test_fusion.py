@@ -325,7 +325,7 @@ def test_groups_are_exchanged_as_planners_count_it() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"planner": "zen"}, "no message of the planner"),
+        ({"planner": "zen"}, "not a message of the planner"),
         ({"digest": "0" * 64}, "digest of the plan"),
         ({"boundaries": [3]}, "digest of the plan"),
     ],
@@ -337,7 +337,7 @@ def test_a_changed_message_is_refused(change: dict[str, Any], complaint: str) ->
     assert parse_fusion_plan(told, list(gradients), sizes).boundaries == (2, 6)
     with pytest.raises(ValueError, match=complaint):
         parse_fusion_plan({**told, **change}, list(gradients), sizes)
-    with pytest.raises(ValueError, match="other names or sizes"):
+    with pytest.raises(ValueError, match="the plan is for other gradients"):
         parse_fusion_plan(told, list(gradients), [1] * len(sizes))
 
 

@@ -133,17 +133,20 @@ def test_espresso_exchanges_each_gradient_as_its_own_group() -> None:
     ("told", "complaint"),
     [
         (espresso_message(0) | {"codec": "dgc"}, "digest of the plan"),
-        (espresso_message(0, bytes_per_element=2), "travel as FP32"),
-        ({"planner": "zen"}, "no message of the planner cupcake"),
+        (espresso_message(0, bytes_per_element=2), "gradients are sent as FP32"),
+        ({"planner": "zen"}, "not a message of the planner cupcake"),
         (combined_message() | {"digest": "0" * 64}, "digest of the plan"),
         (digested(combined_message() | {"group_options": [0, 1]}), "the number of an option"),
-        (digested(combined_message() | {"group_options": [0, 1, 3]}), "of no number"),
+        (
+            digested(combined_message() | {"group_options": [0, 1, 3]}),
+            "has the number of an option that the plan does not have",
+        ),
         (
             digested(combined_message() | {"options": ["Comm/all-reduce/flat Comm/all-reduce/flat"] * 3}),
-            "lacks",
+            "that the decision tree does not have",
         ),
-        (digested(combined_message() | {"boundaries": [1, 4, 7]}), "boundaries ascend"),
-        (digested(combined_message() | {"layout": "0" * 64}), "other names or sizes"),
+        (digested(combined_message() | {"boundaries": [1, 4, 7]}), "boundaries must ascend"),
+        (digested(combined_message() | {"layout": "0" * 64}), "the plan is for other gradients"),
     ],
 )
 def test_orders_that_cannot_be_executed_are_refused(told: dict[str, Any], complaint: str) -> None:

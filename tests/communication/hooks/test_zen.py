@@ -275,17 +275,17 @@ ONE = PlacementShape(1, 1)
 @pytest.mark.parametrize(
     ("plan", "complaint"),
     [
-        ({"planner": "espresso"}, "no message of the planner zen"),
+        ({"planner": "espresso"}, "not a message of the planner zen"),
         (message(ONE, TABLE) | {"seeds": [1]}, "digest of the plan"),
-        (message(ONE, TABLE, seeds=["a"]), "seeds of a plan"),
+        (message(ONE, TABLE, seeds=["a"]), "seeds of the plan"),
         (message(ONE, TABLE, seeds=[2**32]), "does not fit 32 bits"),
-        (message(ONE, TABLE, servers=0), "servers of a plan"),
-        (message(ONE, TABLE, TABLE), "one name"),
-        (message(ONE, "t"), "a tensor of the plan is"),  # type: ignore[arg-type]
+        (message(ONE, TABLE, servers=0), "servers of the plan"),
+        (message(ONE, TABLE, TABLE), "have the same name"),
+        (message(ONE, "t"), "a tensor of the plan must have"),  # type: ignore[arg-type]
         (message(ONE, TABLE | {"tensor": ""}), "characters"),
-        (message(ONE, TABLE | {"width": 5}), "not in rows of 5"),
-        (message(ONE, TABLE | {"scheme": "omnireduce"}), "scheme of a tensor is one of"),
-        (message(ONE, TABLE | {"pull_format": "blocks"}), "pull_format of a tensor is one of"),
+        (message(ONE, TABLE | {"width": 5}), "must be whole rows of 5"),
+        (message(ONE, TABLE | {"scheme": "omnireduce"}), "it must be one of dense, zen"),
+        (message(ONE, TABLE | {"pull_format": "blocks"}), "it must be one of coo, hash_bitmap"),
     ],
 )
 def test_a_malformed_message_is_refused(plan: dict[str, Any], complaint: str) -> None:

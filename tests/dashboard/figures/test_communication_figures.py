@@ -75,7 +75,7 @@ def test_measured_and_predicted_iterations_are_drawn_by_resource() -> None:
     assert [round(width) for width in expected.x] == [20]
     assert [round(base) for base in exchange.base] == [20, 50]
     assert [round(width) for width in exchange.x] == [30, 10]
-    assert "waited for 30.0 ms, 20.0 ms were predicted" in job_iteration.caption(told())
+    assert "waits 30.0 ms for communication; 20.0 ms were predicted" in job_iteration.caption(told())
 
 
 def test_without_a_plan_or_a_window_no_figure_is_drawn() -> None:

@@ -92,12 +92,15 @@ def test_residuals_are_part_of_the_state(agent: LocalAgent) -> None:
 @pytest.mark.parametrize(
     ("plan", "complaint"),
     [
-        (compressed(PlacementShape(1, 2), "none"), "1 ranks are no 1 x 2 GPUs"),
+        (compressed(PlacementShape(1, 2), "none"), "there are 1 ranks; 1 x 2 GPUs need one each"),
         (compressed(PlacementShape(1, 1), "zip"), "no codec 'zip'"),
         (compressed(PlacementShape(1, 1), "none", gradients=["3.bias"]), "0.bias is on one side alone"),
-        (compressed(PlacementShape(1, 1), "none", gradients=sorted(ELEMENTS)), "in another order"),
-        (compressed(PlacementShape(1, 1), "onebit", momentum=0.9), "no momentum is forgotten"),
-        (compressed(PlacementShape(1, 1), "none", plan={}), "no message of the planner cupcake"),
+        (
+            compressed(PlacementShape(1, 1), "none", gradients=sorted(ELEMENTS)),
+            "their names, sizes or order differ",
+        ),
+        (compressed(PlacementShape(1, 1), "onebit", momentum=0.9), "momentum masking needs a sparse codec"),
+        (compressed(PlacementShape(1, 1), "none", plan={}), "not a message of the planner cupcake"),
         (compressed(PlacementShape(1, 1), "none", gradients=3), "cannot do what was chosen"),
         (
             runtime_plan(*compressed(PlacementShape(1, 1), "onebit")["synchronisers"], family="lossless"),

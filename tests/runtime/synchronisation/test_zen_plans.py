@@ -148,7 +148,7 @@ def test_rescaling_under_a_plan_keeps_its_residuals(agent: LocalAgent) -> None:
 @pytest.mark.parametrize(
     ("plan", "complaint"),
     [
-        (zen(PACKED, "zen"), "1 ranks are no 1 x 2 GPUs"),
+        (zen(PACKED, "zen"), "there are 1 ranks; 1 x 2 GPUs need one each"),
         (zen(PACKED, "omnireduce"), "cannot do what was chosen"),
         (zen(PlacementShape(1, 1), "zen", tensors=[]) | {"kind": "magic"}, "no synchroniser 'magic'"),
     ],
