@@ -124,7 +124,7 @@ def systems_table(promises: Sequence[Promise], watch: Watch, lending: Sequence[s
         ("system", "seen"),
         [
             ("ElasticFlow", kept),
-            ("Lyra", "; ".join(line.strip() for line in lending[1:])),
+            ("Lyra", "; ".join(" ".join(line.split()) for line in lending[1:])),
             ("Gemini", survived),
             ("Zen", watch.plan_text("sparse")),
             ("Espresso, Cupcake", watch.plan_text("slow link")),
