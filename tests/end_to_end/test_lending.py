@@ -124,6 +124,8 @@ def scene() -> Iterator[Scene]:
         ):
             load = RequestLoad(UsageSeries("drawn", "drawn by the test", np.array([0.0])), 2)
             emulator = Emulator(scheduler.inference, "serving", load, PERIOD_SECONDS)
+            # With the default, a server stays at home for a small rise of usage.
+            operator.inference.change("serving", hysteresis_fraction=0.0)
             yield Scene(platform, person, operator, emulator)
     finally:
         platform.stop()
