@@ -25,7 +25,7 @@ from communication.hooks.groups import PlacementGroups
 from communication.hooks.measures import CommunicationMeasures, StageNotes
 from communication.hooks.residuals import Kept, Segment, from_state, to_state
 
-#: Key of a state's origin: rank, ranks, the plan's digest in words, and the iteration.
+#: Key of a state's origin: rank, number of ranks, plan digest as eight 32-bit integers, iteration.
 _ORIGIN = "origin"
 #: Stands for a compression point when residuals belong to no encoder.
 _CARRIED = 1 << 20
@@ -35,10 +35,9 @@ class FusedGradients:
     """Averages gradients over all ranks.
 
     Gradients are copied into one flat FP32 buffer, in order of readiness; a group is a slice of it. Groups
-    are sent in the same order on all ranks: each when its gradients are ready and all earlier groups are
-    sent.
-    Gradients are divided by the number of ranks before they are encoded, so that residuals keep their weight
-    wherever they are sent later.
+    start in the same order on all ranks: each once its gradients are ready and all earlier groups have
+    started. Gradients are divided by the number of ranks before they are encoded, so that a residual has the
+    same weight if a later generation with another number of ranks sends it.
     """
 
     def __init__(
@@ -63,16 +62,17 @@ class FusedGradients:
             active: returns False while hooks must ignore gradients.
 
         Raises:
-            ValueError: parameters on several devices or none, or wider than FP32.
+            ValueError: parameters are on no device or several, or a dtype is not floating-point of at most 4
+                bytes.
         """
-        devices = {each.device for each in parameters.values()}
+        devices = {parameter.device for parameter in parameters.values()}
         if len(devices) != 1:
             raise ValueError(f"parameters are on {len(devices)} devices; all must be on one")
         (device,) = devices
-        for name, each in parameters.items():
-            if not each.dtype.is_floating_point or each.dtype.itemsize > 4:
+        for name, parameter in parameters.items():
+            if not parameter.dtype.is_floating_point or parameter.dtype.itemsize > 4:
                 raise ValueError(
-                    f"{name} has dtype {each.dtype}; it must be a floating-point type of at most 4 bytes"
+                    f"{name} has dtype {parameter.dtype}; it must be a floating-point type of at most 4 bytes"
                 )
         self._parameters = list(parameters.items())
         self._options = options
@@ -82,7 +82,7 @@ class FusedGradients:
         self._iteration = 0
         #: Added to the next gradients, by parameter.
         self._carried: dict[str, list[Kept]] = {}
-        sizes = [each.numel() for _, each in self._parameters]
+        sizes = [parameter.numel() for _, parameter in self._parameters]
         ends = [0, *accumulate(sizes)]
         self._flat = torch.zeros(ends[-1], device=device)
         self._views = self._flat.split(sizes)
@@ -90,29 +90,30 @@ class FusedGradients:
         self._slices = [self._flat[ends[low] : ends[high]] for low, high in self._spans]
         self._layout = [_segments(self._parameters[low:high]) for low, high in self._spans]
         self._encoders = [
-            each
+            encoder
             for number, values in enumerate(self._slices)
-            for each in encoders(options[number], number, len(values), groups)
+            for encoder in encoders(options[number], number, len(values), groups)
         ]
         self._order = InOrder(device)
-        steps = {each: _steps(each, groups) for each in set(options)}
+        steps = {option: _steps(option, groups) for option in set(options)}
         self._at_once = max(map(len, steps.values())) <= 1
-        later = {(one.step.level, one.second_step) for each in steps.values() for one in each[1:]}
-        # A first step may start early only if no option uses its process group in a later step. All options
-        # count, so that ranks agree.
+        later = {(op.step.level, op.second_step) for collectives in steps.values() for op in collectives[1:]}
+        # Start a first collective early only if no option uses its process group for a later collective:
+        # ranks could otherwise start collectives there in different orders. All options are checked, so that
+        # every rank decides alike.
         self._begins_at_once = [
-            bool(steps[each])
-            and (steps[each][0].step.level, steps[each][0].second_step) not in later
-            and steps[each][0].takes_part(groups.server, groups.gpu)
-            for each in options
+            bool(steps[option])
+            and (steps[option][0].step.level, steps[option][0].second_step) not in later
+            and steps[option][0].takes_part(groups.server, groups.gpu)
+            for option in options
         ]
         self._notes = StageNotes()
         self._courses = courses_of(groups.everybody)
         self._ready: set[int] = set()
         self._sent: list[Carrying] = []
         self._hooks = [
-            each.register_post_accumulate_grad_hook(partial(self._gradient_is_ready, place))
-            for place, (_, each) in enumerate(self._parameters)
+            parameter.register_post_accumulate_grad_hook(partial(self._gradient_is_ready, place))
+            for place, (_, parameter) in enumerate(self._parameters)
         ]
 
     def close(self) -> None:
@@ -125,15 +126,16 @@ class FusedGradients:
 
     def _gradient_is_ready(self, place: int, parameter: Tensor) -> None:
         if self._active():
-            self._take(place, parameter)
+            self._store_gradient(place, parameter)
             self._send_complete_groups()
 
-    def _take(self, place: int, parameter: Tensor) -> None:
+    def _store_gradient(self, place: int, parameter: Tensor) -> None:
         assert parameter.grad is not None
         view = self._views[place]
         view.copy_(parameter.grad.reshape(-1)).div_(self._groups.shape.workers)
-        for each in self._carried.pop(self._parameters[place][0], ()):
-            view[each.start : each.start + len(each.values)].add_(each.values.to(view.device))
+        for residual in self._carried.pop(self._parameters[place][0], ()):
+            end = residual.start + len(residual.values)
+            view[residual.start : end].add_(residual.values.to(view.device))
         self._ready.add(place)
 
     def _send_complete_groups(self) -> None:
@@ -175,11 +177,13 @@ class FusedGradients:
 
         Args:
             late: use the gradients as they are now, because no hook reported their readiness.
+
+        Raises the first error of an exchange; this object cannot be used afterwards.
         """
         if late:
             for place, (_, parameter) in enumerate(self._parameters):
                 if parameter.grad is not None:
-                    self._take(place, parameter)
+                    self._store_gradient(place, parameter)
         for place, view in enumerate(self._views):
             if place not in self._ready:
                 view.zero_()
@@ -189,44 +193,46 @@ class FusedGradients:
         for (low, high), carrying in zip(self._spans, self._sent, strict=True):
             parts = carrying.sums.split([len(view) for view in self._views[low:high]])
             for place, part in zip(range(low, high), parts, strict=True):
-                _give(self._parameters[place][1], part)
+                _set_gradient(self._parameters[place][1], part)
         self._ready, self._sent = set(), []
         self._iteration += 1
         workers = self._groups.shape.workers
         self._notes.sums.dense_bytes += 2 * (workers - 1) * self._flat.nbytes // workers
 
-    def _agreed(self, values: Tensor, operation: object) -> list[float]:
-        """Return the elementwise maximum or minimum over all ranks."""
+    def _all_ranks(self, own: bool) -> bool:
+        """Return whether ``own`` holds on all ranks."""
         if self._groups.everybody is None:
-            return list(values.tolist())
-        values = values.to(self._flat.device)
-        dist.all_reduce(values, op=operation, group=self._groups.everybody)
-        return list(values.tolist())
+            return own
+        value = torch.tensor([float(own)], device=self._flat.device)
+        dist.all_reduce(value, op=dist.ReduceOp.MIN, group=self._groups.everybody)
+        return bool(value.item())
 
     def measured(self) -> CommunicationMeasures:
         """Return the measurements since the last call; between two iterations."""
-        found = self._notes.forget()
-        squares = [each.values.double().square().sum() for some in self._carried.values() for each in some]
-        found.residual_norm = (self._feedback.norm() ** 2 + sum(map(float, squares))) ** 0.5
-        return found
+        measures = self._notes.forget()
+        carried = [residual for residuals in self._carried.values() for residual in residuals]
+        squares = sum(float(residual.values.double().square().sum()) for residual in carried)
+        measures.residual_norm = (self._feedback.norm() ** 2 + squares) ** 0.5
+        return measures
 
     # -- from one generation to the next
 
     def state(self) -> dict[str, Tensor]:
         """Return this rank's error feedback between two iterations; empty if it keeps nothing."""
-        copies = frozenset(each.row for each in self._encoders if not each.first)
-        kept = self._feedback.kept(self._layout, copies)
-        kept += [each for some in self._carried.values() for each in some]
-        if not kept:
+        copies = frozenset(encoder.row for encoder in self._encoders if not encoder.first)
+        residuals = self._feedback.kept(self._layout, copies)
+        residuals += [residual for carried in self._carried.values() for residual in carried]
+        if not residuals:
             return {}
-        return {**to_state(kept), _ORIGIN: torch.tensor([*self._origin(), self._iteration])}
+        return {**to_state(residuals), _ORIGIN: torch.tensor([*self._origin(), self._iteration])}
 
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Load error feedback. All ranks call this together.
 
-        If every rank receives its own state under the same plan, it is restored unchanged. Otherwise,
-        residuals that fit no unreplicated encoder of this rank are added to its next gradients. Their sum is
-        preserved; momentum that fits no encoder is dropped.
+        If every rank receives its own state under the same plan, it is restored unchanged. Otherwise each
+        residual goes to the encoder of this rank that covers the same elements and that no other rank
+        replicates. The remaining residuals are added to the next gradients, so that their sum is preserved.
+        Momentum without such an encoder is dropped. The iteration restarts at 0.
 
         Args:
             states: the part assigned to this rank.
@@ -234,23 +240,23 @@ class FusedGradients:
         Raises ValueError for a state that `state` did not make.
         """
         own = len(states) == 1 and _ORIGIN in states[0] and states[0][_ORIGIN].tolist()[:-1] == self._origin()
-        kept = [
-            each
+        residuals = [
+            residual
             for state in states
-            for each in from_state({name: values for name, values in state.items() if name != _ORIGIN})
+            for residual in from_state({name: values for name, values in state.items() if name != _ORIGIN})
         ]
-        if all(self._agreed(torch.tensor([float(own)]), dist.ReduceOp.MIN)):
-            rows = [each.row for each in self._encoders]
-            left = self._feedback.resume(kept, rows, self._layout, self._flat.device)
+        if self._all_ranks(own):
+            rows = [encoder.row for encoder in self._encoders]
+            remaining = self._feedback.resume(residuals, rows, self._layout, self._flat.device)
             self._iteration = int(states[0][_ORIGIN][-1])
         else:
-            rows = [each.row for each in self._encoders if not each.replicated]
-            left = self._feedback.take(kept, rows, self._layout, self._flat.device)
+            rows = [encoder.row for encoder in self._encoders if not encoder.replicated]
+            remaining = self._feedback.take(residuals, rows, self._layout, self._flat.device)
             self._iteration = 0
         self._carried = {name: [] for name, _ in self._parameters}
-        for each in left:
-            if each.parameter in self._carried:
-                self._carried[each.parameter].append(replace(each, point=_CARRIED))
+        for residual in remaining:
+            if residual.parameter in self._carried:
+                self._carried[residual.parameter].append(replace(residual, point=_CARRIED))
 
     def _origin(self) -> list[int]:
         words = [int(self._digest[at : at + 8], 16) for at in range(0, 64, 8)]
@@ -260,15 +266,18 @@ class FusedGradients:
 
 def _steps(option: Option, groups: PlacementGroups) -> list[Operation]:
     """Return the option's collectives, in order."""
-    return [each for each in operations(option, groups.shape) if not each.step.is_codec]
+    return [operation for operation in operations(option, groups.shape) if not operation.step.is_codec]
 
 
 def _segments(parameters: Sequence[tuple[str, nn.Parameter]]) -> list[Segment]:
-    ends = [0, *accumulate(each.numel() for _, each in parameters)]
-    return [Segment(name, begin, each.numel()) for (name, each), begin in zip(parameters, ends, strict=False)]
+    sizes = [parameter.numel() for _, parameter in parameters]
+    begins = accumulate(sizes[:-1], initial=0)
+    return [
+        Segment(name, begin, size) for (name, _), begin, size in zip(parameters, begins, sizes, strict=True)
+    ]
 
 
-def _give(parameter: nn.Parameter, part: Tensor) -> None:
+def _set_gradient(parameter: nn.Parameter, part: Tensor) -> None:
     if parameter.grad is None:
         parameter.grad = part.view(parameter.shape).to(parameter.dtype, copy=True)
     else:

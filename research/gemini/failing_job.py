@@ -22,7 +22,7 @@ from recovery.life_cycle.steps import (
     RecoveryInstruction,
     StopWorkers,
     TrainOn,
-    next_steps,
+    next_step,
 )
 from recovery.placement.strategies import place
 from research.gemini.points.sources import Tier, choose_sources
@@ -163,11 +163,8 @@ class FailingJob:
             if self._next_failure <= self._now:
                 # During a recovery no process trains, so only failures of machines matter.
                 facts = replace(facts, newly_failed=facts.newly_failed | self._strikes())
-            due = next_steps(facts, BOUNDS, self._now)
-            if not due:
-                facts = self._wait(facts)
-            for step in due:
-                facts = self._carry_out(facts, step)
+            step = next_step(facts, BOUNDS, self._now)
+            facts = self._wait(facts) if step is None else self._carry_out(facts, step)
         self.record.lost_iterations.append(self._reached - self._chosen)
         self.record.downtime_seconds.append(self._now - began)
         self._reached = self._kept_version = self._chosen

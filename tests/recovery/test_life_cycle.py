@@ -18,7 +18,7 @@ from recovery.life_cycle.steps import (
     RecoveryInstruction,
     StopWorkers,
     TrainOn,
-    next_steps,
+    next_step,
 )
 
 BOUNDS = RecoveryBounds(freeze_seconds=30.0, prepare_seconds=50.0, load_seconds=60.0, start_seconds=90.0)
@@ -55,8 +55,8 @@ def run(state, *, load=7, now=1.0):
     phases = [state.phase]
     steps: list[RecoveryInstruction] = []
     for _ in range(100):
-        due = next_steps(state, BOUNDS, now)
-        if not due:
+        step = next_step(state, BOUNDS, now)
+        if step is None:
             if state.phase is RecoveryPhase.DETECTED and state.failed - state.fenced:
                 state = replace(state, fenced=state.failed)
             elif state.phase is RecoveryPhase.STARTING and len(state.started) < state.ranks:
@@ -65,11 +65,11 @@ def run(state, *, load=7, now=1.0):
                 state = replace(state, loaded=tuple((rank, load) for rank in range(state.ranks)))
             else:
                 return state, phases, steps
-        for step in due:
-            steps.append(step)
-            state = carried_out(state, step, now)
-            if isinstance(step, MoveTo):
-                phases.append(step.phase)
+            continue
+        steps.append(step)
+        state = carried_out(state, step, now)
+        if isinstance(step, MoveTo):
+            phases.append(step.phase)
     raise AssertionError("the recovery does not come to an end")
 
 
@@ -92,19 +92,19 @@ def test_failed_processes_need_no_server():
 def test_a_lost_server_is_fenced_before_its_rank_moves():
     """Its workers might still train."""
     waiting = facts(failed=frozenset({1}), stopped=frozenset({0, 2}))
-    assert next_steps(waiting, BOUNDS, 1000.0) == []
-    assert next_steps(replace(waiting, fenced=frozenset({1})), BOUNDS, 0.0) == [MoveTo(RecoveryPhase.FROZEN)]
+    assert next_step(waiting, BOUNDS, 1000.0) is None
+    assert next_step(replace(waiting, fenced=frozenset({1})), BOUNDS, 0.0) == MoveTo(RecoveryPhase.FROZEN)
 
 
 def test_a_second_failure_restarts_the_recovery_for_both():
     for phase in PHASES[:-1]:
         state = facts(phase=phase, failed=frozenset({1}), newly_failed=frozenset({1, 2}))
-        assert next_steps(state, BOUNDS, 0.0) == [BeginAnew(frozenset({1, 2}), "another machine failed")]
+        assert next_step(state, BOUNDS, 0.0) == BeginAnew(frozenset({1, 2}), "another machine failed")
 
 
 def test_a_known_failure_changes_no_step():
     state = facts(failed=frozenset({1}), newly_failed=frozenset({1}))
-    assert next_steps(state, BOUNDS, 0.0) == [StopWorkers(4, frozenset({0, 2}))]
+    assert next_step(state, BOUNDS, 0.0) == StopWorkers(4, frozenset({0, 2}))
 
 
 def test_a_replacement_server_may_die_while_it_loads():
@@ -114,12 +114,12 @@ def test_a_replacement_server_may_die_while_it_loads():
         newly_failed=frozenset({1}),
         resourced=frozenset({1}),
     )
-    assert next_steps(state, BOUNDS, 0.0) == [BeginAnew(frozenset({1}), "another machine failed")]
+    assert next_step(state, BOUNDS, 0.0) == BeginAnew(frozenset({1}), "another machine failed")
 
 
 def test_ranks_with_different_versions_all_load_the_durable_state():
     state = facts(phase=RecoveryPhase.LOADING, loaded=((0, 6), (1, 7)))
-    (step,) = next_steps(state, BOUNDS, 0.0)
+    step = next_step(state, BOUNDS, 0.0)
     assert isinstance(step, BeginAnew)
     assert step.durable
     assert step.reason == "ranks loaded different versions"
@@ -127,16 +127,16 @@ def test_ranks_with_different_versions_all_load_the_durable_state():
 
 def test_loading_begins_once_all_workers_have_started():
     state = facts(phase=RecoveryPhase.STARTING, started=frozenset({0, 1}))
-    assert next_steps(state, BOUNDS, 49.0) == []
-    due = [MoveTo(RecoveryPhase.LOADING)]
-    assert next_steps(replace(state, started=frozenset({0, 1, 2})), BOUNDS, 0.0) == due
-    assert next_steps(replace(state, readers=2), BOUNDS, 0.0) == due, "fewer ranks go on"
-    assert next_steps(replace(state, loaded=((2, 7),)), BOUNDS, 0.0) == due, "who has loaded has started"
+    assert next_step(state, BOUNDS, 49.0) is None
+    due = MoveTo(RecoveryPhase.LOADING)
+    assert next_step(replace(state, started=frozenset({0, 1, 2})), BOUNDS, 0.0) == due
+    assert next_step(replace(state, readers=2), BOUNDS, 0.0) == due, "fewer ranks go on"
+    assert next_step(replace(state, loaded=((2, 7),)), BOUNDS, 0.0) == due, "who has loaded has started"
 
 
 def test_nothing_trains_before_every_rank_has_loaded():
     state = facts(phase=RecoveryPhase.LOADING, loaded=((0, 7), (1, 7)))
-    assert next_steps(state, BOUNDS, 59.0) == []
+    assert next_step(state, BOUNDS, 59.0) is None
 
 
 @pytest.mark.parametrize(
@@ -149,53 +149,51 @@ def test_nothing_trains_before_every_rank_has_loaded():
     ],
 )
 def test_a_phase_beyond_its_bound_restarts_the_recovery(state, reason):
-    (step,) = next_steps(state, BOUNDS, 91.0)
+    step = next_step(state, BOUNDS, 91.0)
     assert isinstance(step, BeginAnew)
     assert step.reason == reason
     assert not step.durable
 
 
 def test_a_survivor_that_does_not_stop_counts_as_failed():
-    (step,) = next_steps(facts(failed=frozenset({1}), stopped=frozenset({0})), BOUNDS, 31.0)
+    step = next_step(facts(failed=frozenset({1}), stopped=frozenset({0})), BOUNDS, 31.0)
     assert step == BeginAnew(frozenset({1, 2}), "workers did not stop in time")
 
 
 def test_a_peer_that_failed_twice_is_not_asked_again():
-    (step,) = next_steps(facts(phase=RecoveryPhase.LOADING, attempts=1), BOUNDS, 61.0)
+    step = next_step(facts(phase=RecoveryPhase.LOADING, attempts=1), BOUNDS, 61.0)
     assert isinstance(step, BeginAnew)
     assert step.durable
 
 
 def test_moved_survivors_wait_for_their_servers_too():
     state = facts(phase=RecoveryPhase.FROZEN, failed=frozenset({1}), placed_anew=True)
-    assert next_steps(state, BOUNDS, 0.0) == [AskForServers(frozenset({0, 1, 2}))]
+    assert next_step(state, BOUNDS, 0.0) == AskForServers(frozenset({0, 1, 2}))
     placed = replace(state, resourced=frozenset({0, 1, 2}))
-    assert next_steps(placed, BOUNDS, 0.0) == [MoveTo(RecoveryPhase.RESOURCED)]
+    assert next_step(placed, BOUNDS, 0.0) == MoveTo(RecoveryPhase.RESOURCED)
 
 
 def test_fewer_ranks_than_before_may_load_the_state():
     state = facts(phase=RecoveryPhase.LOADING, readers=2, loaded=((0, 7),))
-    assert next_steps(state, BOUNDS, 0.0) == []
-    assert next_steps(replace(state, loaded=((0, 7), (1, 7))), BOUNDS, 0.0) == [
-        MoveTo(RecoveryPhase.VERIFIED)
-    ]
+    assert next_step(state, BOUNDS, 0.0) is None
+    assert next_step(replace(state, loaded=((0, 7), (1, 7))), BOUNDS, 0.0) == MoveTo(RecoveryPhase.VERIFIED)
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1])
 def test_a_training_job_has_recovered_from_any_phase(phase):
-    assert next_steps(facts(phase=phase, training=True), BOUNDS, 0.0) == [MoveTo(RecoveryPhase.RUNNING)]
+    assert next_step(facts(phase=phase, training=True), BOUNDS, 0.0) == MoveTo(RecoveryPhase.RUNNING)
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1])
 def test_ranks_stopped_before_training_restart_the_recovery(phase):
-    (step,) = next_steps(facts(phase=phase, failed=frozenset({1}), given_up=True), BOUNDS, 0.0)
+    step = next_step(facts(phase=phase, failed=frozenset({1}), given_up=True), BOUNDS, 0.0)
     assert isinstance(step, BeginAnew)
     assert (step.failed, step.durable) == (frozenset({1}), False)
 
 
 def test_without_a_freeze_bound_stopping_workers_are_waited_for():
     unbounded = replace(BOUNDS, freeze_seconds=None)
-    assert next_steps(facts(), unbounded, 1e9) == [StopWorkers(4, frozenset({0, 1, 2}))]
+    assert next_step(facts(), unbounded, 1e9) == StopWorkers(4, frozenset({0, 1, 2}))
 
 
 rank_sets = st.frozensets(st.integers(0, 2))
@@ -213,16 +211,15 @@ def test_recovery_ends_in_training_with_one_version_from_any_facts(
         phase=phase, failed=failed, newly_failed=newly_failed, stopped=stopped, fenced=fenced,
         resourced=resourced, sources_chosen=chosen, training=training, loaded=tuple(sorted(loaded.items())),
     )  # fmt: skip
-    same = next_steps(state, BOUNDS, now)
-    assert same == next_steps(state, BOUNDS, now)
-    for step in same:
-        if step == MoveTo(RecoveryPhase.FROZEN):
-            assert failed <= fenced
-            assert frozenset(range(3)) - failed <= stopped
-        if step == MoveTo(RecoveryPhase.RESOURCED):
-            assert failed <= resourced
-        if step == MoveTo(RecoveryPhase.VERIFIED):
-            assert len(loaded) == 3
-            assert len(set(loaded.values())) == 1
+    step = next_step(state, BOUNDS, now)
+    assert step == next_step(state, BOUNDS, now)
+    if step == MoveTo(RecoveryPhase.FROZEN):
+        assert failed <= fenced
+        assert frozenset(range(3)) - failed <= stopped
+    if step == MoveTo(RecoveryPhase.RESOURCED):
+        assert failed <= resourced
+    if step == MoveTo(RecoveryPhase.VERIFIED):
+        assert len(loaded) == 3
+        assert len(set(loaded.values())) == 1
     ended, _, _ = run(state, now=now)
     assert ended.phase is RecoveryPhase.RUNNING

@@ -48,12 +48,17 @@ class Admission(PromisedPlans):
 
     The constructor computes plans for the present promises, and may replace the stored ones.
 
-    ``at_risk``: rows whose promise no plan keeps. ``used_stored``: set by the `Planner` when reallocation
-    falls back to stored plans; always False when only newcomers are decided. ``search``: how far admission
-    looks before it refuses a newcomer; None runs the published algorithm alone. With a search, newcomers
-    leave jobs at risk the GPUs to end soon (decision 0011). ``as_planned``: present plans that
-    keep their promises stay unchanged. ``work``: counts the work of the decision and limits it; newcomers
-    beyond the limit wait for the next decision (decision 0012).
+    ``rows`` are the present promises and held offers that ``plans`` keep. ``at_risk``: rows whose promise
+    neither the stored plans nor a refill keeps. ``used_stored``: set by the `Planner` when reallocation falls
+    back to stored plans; always False when only newcomers are decided. ``search``: how far admission looks
+    before it refuses a newcomer; None runs the published algorithm alone. With a search, jobs at risk are
+    protected: no newcomer that still needs a plan delays them (decision 0011). ``as_planned``: do not cut
+    present promises to make GPUs free for jobs at risk. ``work``: counts the work of the decision and limits
+    it; newcomers beyond the limit wait for the next decision (decision 0012).
+
+    A guarded fill leaves the failure reserve free. Uniform filling caps every piece of a plan at one level;
+    suffix filling caps early pieces one level lower as long as the deadline allows. Forced moves are moves to
+    other GPUs that the placement of all plans makes necessary; `PauseBudget` charges their pauses.
     """
 
     gpu_time_test = GpuTimeNeeded
@@ -89,7 +94,8 @@ class Admission(PromisedPlans):
     # Present promises ----------------------------------------------------------------------
 
     def _establish(self) -> None:
-        """Find plans that keep the present promises; a job that no plan keeps in time is at risk."""
+        """Find plans that keep the present promises, without the pauses of forced moves. Jobs that stay late
+        are at risk."""
         if not self.rows:
             return
         late = self._late_under_stored_plans() if self.problem.settings.stored_plans else None
@@ -104,7 +110,8 @@ class Admission(PromisedPlans):
         self.rows = [row for row in self.rows if row not in lost]
 
     def _late_under_stored_plans(self) -> list[int] | None:
-        """Rows that end late under the stored plans, after late plans were filled again where possible.
+        """Return the rows that end late under the stored plans, after late plans were filled again where
+        possible.
 
         None if the plans of the jobs that are on time overbook the GPUs.
         """
@@ -146,10 +153,10 @@ class Admission(PromisedPlans):
     def decide_newcomers(self) -> list[Verdict]:
         """Decide the newcomers; return the verdicts in submission order.
 
-        Afterwards the plans keep every promise made. Newcomers are decided one by one. The batch rule decides
-        them together, but only without protected jobs at risk and without prudent admission. One by one, the
-        first newcomer always gets a verdict. After the work limit the list ends; the rest wait for the next
-        decision.
+        Afterwards ``plans`` meet the deadline of each job in ``rows``, which excludes jobs at risk. Newcomers
+        are decided one by one; the batch rule decides them together, but only without protected jobs at risk
+        and without prudent admission. One by one, the first newcomer always gets a verdict. After the work
+        limit the list ends; the rest wait for the next decision.
         """
         together = not (self.bid_prices.is_prudent or self.jobs_at_risk.rows())
         if self.problem.settings.admission is AdmissionRule.BATCH and together:
@@ -158,14 +165,15 @@ class Admission(PromisedPlans):
         for row in self.problem.newcomers:
             if verdicts and self.work.is_spent():
                 break
-            # A newcomer that was promised a moment ago counts as a present promise, as in the next decision.
+            # Only this newcomer must leave slack and reserve unused: one promised earlier in this loop counts
+            # as a present promise.
             self.budget.treat_as_new([row])
             verdicts.append(self.decide(row))
         self.budget.treat_as_new(self.problem.newcomers)
         return verdicts
 
     def decide(self, row: int) -> Verdict:
-        """The verdict on one newcomer.
+        """Decide one newcomer.
 
         A promise changes the plans. A refusal changes them only if forced moves had already broken them.
         """
@@ -221,12 +229,15 @@ class Admission(PromisedPlans):
         return verdicts
 
     def _fitting(self, row: int) -> tuple[Plans | None, int | None, CostlyRoom | None]:
-        """Plans that keep all promises and the newcomer's, or None and why.
+        """Return plans that keep all promises and the newcomer's, or None and why.
 
-        Without jobs at risk: try the stored plans, then a refill in deadline order (Algorithm 1), then an
-        accepted offer, then the wider search. With jobs at risk: try the stored plans under both variants,
-        then an accepted offer; never delay those jobs. Returns (plans; the first row in deadline order that
-        would be late, None if unknown; what making room would cost if it costs too much).
+        If jobs at risk are protected: fill beside the present plans under both variants without delaying
+        those jobs; then take an accepted offer, which is not checked for delays. Otherwise: fill beside the
+        stored plans, if settings use them (replan once if forced moves broke them); then a refill in deadline
+        order (Algorithm 1); then an accepted offer; then the wider search, if there is one.
+
+        Returns (plans; the first row in deadline order that would be late, None if unknown; what the wider
+        search would cost if it costs too much).
         """
         problem = self.problem
         if self._gpu_time_is_missing(row):
@@ -236,7 +247,7 @@ class Admission(PromisedPlans):
             return plans or self._as_offered(row), None, None
         if problem.settings.stored_plans:
             plans = self._fitting_beside(row, (problem.suffix,))
-            if plans is None and self._made_room_for_moves():
+            if plans is None and self._replan_for_forced_moves():
                 plans = self._fitting_beside(row, (problem.suffix,))
             if plans is not None:
                 return plans, None, None
@@ -252,12 +263,11 @@ class Admission(PromisedPlans):
         plans, costly = room_made(self, row, self.search, self.bid_prices.typical_need())
         return plans, afresh.failing, costly
 
-    def _made_room_for_moves(self) -> bool:
+    def _replan_for_forced_moves(self) -> bool:
         """Plan the present promises anew if forced moves break their plans; True if that was done.
 
-        Stored plans rest on a forecast of moves. A job that starts or ends at another time than planned
-        changes that forecast, also long afterwards. As long as it breaks a promise, no set of plans with a
-        newcomer would be accepted.
+        Any deviation from the plans changes the forecast of forced moves. If the new forecast breaks a
+        promise, every newcomer would be refused.
         """
         if self.search is None or self.plans is self._tested_for_moves:
             return False
@@ -284,15 +294,17 @@ class Admission(PromisedPlans):
         return self._needed.is_missing(self.own_rows(), row)
 
     def _first_failing(self, row: int) -> int | None:
-        """Return the row to name in the refusal: the first that would be late. None with jobs at risk."""
+        """Return the row to name in the refusal: the first that would be late. None if jobs at risk are
+        protected."""
         if self.jobs_at_risk.rows():
             return None
         order = self.deadline_order(suffix=self.problem.suffix)
         return order.with_newcomer(self.own_rows(), row).failing
 
     def _fitting_beside(self, row: int, variants: tuple[bool, ...]) -> Plans | None:
-        """Fill the newcomer beside all present plans, trying each variant in ``variants``; None if none fits
-        with pauses.
+        """Return the present plans and one for the newcomer; None if no variant fits with pauses.
+
+        ``variants``: True for suffix filling, False for uniform filling.
         """
         due = float(self.problem.due[row] - self.problem.slack_seconds[row])
         for suffix in variants:
@@ -303,10 +315,11 @@ class Admission(PromisedPlans):
         return None
 
     def filled_beside(self, row: int, due: float, *, suffix: bool | None = None) -> Plans | None:
-        """Plans with one more job on the capacity that the present plans leave free; None if it is late.
+        """Return plans with one more job on the capacity that the present plans leave free; None if it is
+        late.
 
-        ``due``: when the job's last iteration must end, in seconds from now. ``suffix``: variant of filling;
-        None takes the configured one.
+        ``due``: when the job's last iteration must end, in seconds from now. ``suffix``: True for suffix
+        filling, False for uniform filling, None for the configured one.
         """
         before, room = self.plans, self.jobs_at_risk.room_for_newcomers()
         self.plans = copy_plans(before)
@@ -315,7 +328,7 @@ class Admission(PromisedPlans):
         return plans if fits else None
 
     def _as_offered(self, row: int) -> Plans | None:
-        """The present plans and the offered plan that the newcomer accepts.
+        """Return the present plans and the offered plan that the newcomer accepts.
 
         None if the newcomer holds no offer, or if the offered plan no longer keeps all promises.
         """
@@ -334,7 +347,7 @@ class Admission(PromisedPlans):
         return reasons.job_facts(self.problem, row, protects=bool(self.jobs_at_risk.rows()))
 
     def _refusal(self, row: int, first_failing: int | None) -> Verdict:
-        """The refusal, with the GPUs that were free in the tightest piece before the deadline."""
+        """Return the refusal, with the GPUs that were free in the tightest piece before the deadline."""
         problem = self.problem
         now = problem.now
         job = self._facts(row)

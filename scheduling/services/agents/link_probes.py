@@ -48,22 +48,22 @@ def ask_for_measurements() -> int:
     return begun
 
 
-def take_measurement(agent: Agent, found: Mapping[str, Any], now: datetime) -> str:
+def take_measurement(agent: Agent, result: Mapping[str, Any], now: datetime) -> str:
     """Store an agent's measurement. Return why the report is invalid, else an empty string.
 
     An unusable result is stored as `problem`; the previous figures stay. A late result is ignored.
     """
-    link = ServerLink.objects.select_for_update().filter(pk=found["link"]).first()
+    link = ServerLink.objects.select_for_update().filter(pk=result["link"]).first()
     if link is None or link.first_id != agent.server_id:
-        return f"this server is not the caller of link {found['link']}"
-    if link.asked_at is None or link.number != found["number"]:
+        return f"this server is not the caller of link {result['link']}"
+    if link.asked_at is None or link.number != result["number"]:
         return ""
-    problem = found["problem"]
+    problem = result["problem"]
     if not problem and _used_by_groups([link.first_id, link.second_id], since=link.asked_at):
         problem = "jobs used these servers while it was measured"
     if not problem:
-        link.latency_seconds = found["latency_seconds"]
-        link.bytes_per_second = found["bytes_per_second"]
+        link.latency_seconds = result["latency_seconds"]
+        link.bytes_per_second = result["bytes_per_second"]
         link.emulated = Server.objects.filter(
             pk__in=(link.first_id, link.second_id), links__isnull=False
         ).exists()
@@ -80,7 +80,7 @@ def _late(cluster: Cluster, now: datetime) -> QuerySet[ServerLink]:
 
 
 def _give_up(late: QuerySet[ServerLink], now: datetime) -> None:
-    # One statement: a result that is stored meanwhile ends the measurement, and its row no longer matches.
+    # A single UPDATE: a result stored concurrently clears `asked_at`, so its row no longer matches.
     late.update(
         problem="the two servers' agents did not answer in time",
         tried_at=now,
@@ -142,14 +142,17 @@ def pairs_to_measure(cluster: Cluster) -> list[Pair]:
 
 
 def _free_servers(cluster: Cluster, now: datetime) -> set[int]:
-    """Return servers whose agents report, that run no measurement and no workers of a job spanning several
-    servers.
+    """Return usable servers with a recent report that run neither a measurement nor workers of a job
+    spanning several servers.
     """
-    heard = now - timedelta(seconds=cluster.suspect_seconds)
-    able = Server.objects.filter(
-        cluster=cluster, agent__fenced_at=None, agent__revoked_at=None, agent__last_report_at__gt=heard
+    oldest_report = now - timedelta(seconds=cluster.suspect_seconds)
+    reporting = Server.objects.filter(
+        cluster=cluster,
+        agent__fenced_at=None,
+        agent__revoked_at=None,
+        agent__last_report_at__gt=oldest_report,
     )
-    usable = {server.pk for server in able if server.usable()}
+    usable = {server.pk for server in reporting if server.usable()}
     measuring = ServerLink.objects.filter(first__cluster=cluster, asked_at__isnull=False)
     taken = {server for pair in measuring.values_list("first_id", "second_id") for server in pair}
     return usable - taken - _used_by_groups(usable)
@@ -157,13 +160,13 @@ def _free_servers(cluster: Cluster, now: datetime) -> set[int]:
 
 def _used_by_groups(servers: Collection[int] | Sequence[int], since: datetime | None = None) -> set[int]:
     """Return servers that run, or ran since `since`, workers of a job spanning several servers."""
-    theirs = Q(state__in=(AssignmentState.HELD, AssignmentState.CLEARING))
+    in_use = Q(state__in=(AssignmentState.HELD, AssignmentState.CLEARING))
     if since is not None:
-        theirs |= Q(released_at__gte=since)
-    spread = (
-        Generation.objects.filter(assignments__in=Assignment.objects.filter(theirs))
+        in_use |= Q(released_at__gte=since)
+    spanning = (
+        Generation.objects.filter(assignments__in=Assignment.objects.filter(in_use))
         .annotate(places=Count("assignments__gpu__server", distinct=True))
         .filter(places__gt=1)
     )
-    found = Assignment.objects.filter(theirs, generation__in=spread, gpu__server__in=servers)
-    return set(found.values_list("gpu__server_id", flat=True))
+    assignments = Assignment.objects.filter(in_use, generation__in=spanning, gpu__server__in=servers)
+    return set(assignments.values_list("gpu__server_id", flat=True))

@@ -1,9 +1,9 @@
 """Carries out recoveries: reads facts from rows and executes the instructions of `recovery.life_cycle`.
 Callers hold the cluster's row.
 
-Generations do the fencing and restarting. This module records the phases, starts training in a prepared
-successor, and gives up one that is stuck. Every step is level-triggered: repeating it, or restarting in
-between, changes nothing.
+A new generation fences the failed one and restarts the job. This module records the phases, starts training
+in a prepared successor, and gives up a stuck successor. Every step is idempotent, and a crash between two
+steps does no harm.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cluster.models import Cluster
 from projects.prepared import PreparedRows
 from recovery.life_cycle import steps as instructions
 from recovery.life_cycle.facts import PHASES, RecoveryPhase
-from recovery.life_cycle.steps import RecoveryInstruction, next_steps
+from recovery.life_cycle.steps import RecoveryInstruction, next_step
 from scheduling.choices import GenerationState, Goal, RecoveryKind, RecoveryOutcome
 from scheduling.models import Generation, Recovery
 from scheduling.services.generations.generations import begin_training, live_generation
@@ -57,7 +57,8 @@ _UNDER_WAY = PreparedRows(
 def advance_recoveries(cluster: Cluster, jobs: Collection[str] | None = None) -> None:
     """Execute every due step of open recoveries: those of `jobs`, or all in the cluster.
 
-    If one recovery fails, it is logged and left for the next call; the others proceed.
+    An exception rolls back that recovery alone and is logged. OperationalError is raised: another transaction
+    holds the rows, and the caller repeats the whole call.
     """
     for recovery in _UNDER_WAY.ask(cluster.pk):
         if jobs is not None and recovery.job_id not in jobs:
@@ -66,7 +67,7 @@ def advance_recoveries(cluster: Cluster, jobs: Collection[str] | None = None) ->
             with transaction.atomic():
                 advance_recovery(recovery, cluster)
         except OperationalError:
-            raise  # another transaction holds the rows: the caller tries again
+            raise
         except Exception:
             log.exception("recovery step failed", job=recovery.job_id)
 
@@ -81,8 +82,8 @@ def advance_recovery(recovery: Recovery, cluster: Cluster) -> None:
             break_off(recovery, why, now)
             return
         _note_successor(rows)
-        found = next_steps(recovery_facts(rows), bounds, now.timestamp())
-        if not any(_HOW[type(one)](rows, one, cluster, now) for one in found):
+        instruction = next_step(recovery_facts(rows), bounds, now.timestamp())
+        if instruction is None or not _HANDLERS[type(instruction)](rows, instruction, cluster, now):
             return
 
 
@@ -101,7 +102,10 @@ def _note_successor(rows: RecoveryRows) -> None:
 
 
 def _reason_to_break_off(rows: RecoveryRows) -> str:
-    """Return why the job need not train again; empty while the recovery waits for it."""
+    """Return the reason to end the recovery without success, or an empty string.
+
+    Once a successor has been live, there is none.
+    """
     job, failed = rows.job, rows.failed
     if rows.successor is not None and rows.successor.live_at is not None:
         return ""
@@ -115,23 +119,23 @@ def _reason_to_break_off(rows: RecoveryRows) -> str:
     return ""
 
 
-def _move_to(rows: RecoveryRows, asked: instructions.MoveTo, cluster: Cluster, now: datetime) -> bool:
+def _move_to(rows: RecoveryRows, instruction: instructions.MoveTo, cluster: Cluster, now: datetime) -> bool:
     recovery, successor = rows.recovery, rows.successor
-    if asked.phase is RecoveryPhase.RUNNING:
+    if instruction.phase is RecoveryPhase.RUNNING:
         _note_missed(rows)
         if successor is not None:
             conclude(recovery, successor)
         return False
-    recovery.phase, recovery.phase_at = asked.phase.value, began_at(rows, asked.phase) or now
-    setattr(recovery, f"{asked.phase.value}_at", recovery.phase_at)
-    if successor is not None and asked.phase is RecoveryPhase.SOURCES_CHOSEN:
+    recovery.phase, recovery.phase_at = instruction.phase.value, began_at(rows, instruction.phase) or now
+    setattr(recovery, f"{instruction.phase.value}_at", recovery.phase_at)
+    if successor is not None and instruction.phase is RecoveryPhase.SOURCES_CHOSEN:
         note_sources(recovery, successor)
     recovery.save()
     return True
 
 
 def _note_missed(rows: RecoveryRows) -> None:
-    """Store times of skipped phases, unless confirmed after training restarted."""
+    """Store when skipped phases began, except for times after training restarted."""
     live_at = began_at(rows, RecoveryPhase.RUNNING)
     for phase in PHASES[1:-1]:
         began = began_at(rows, phase)
@@ -140,9 +144,9 @@ def _note_missed(rows: RecoveryRows) -> None:
 
 
 def _begin_training(
-    rows: RecoveryRows, asked: instructions.ChooseSources, cluster: Cluster, now: datetime
+    rows: RecoveryRows, instruction: instructions.ChooseSources, cluster: Cluster, now: datetime
 ) -> bool:
-    """Start training in the prepared successor; its start order names the sources."""
+    """Choose the sources and start training in the prepared successor."""
     successor = rows.successor
     if successor is None or successor.goal != Goal.PREPARE or live_generation(rows.job) is not None:
         return False
@@ -150,37 +154,41 @@ def _begin_training(
     return True
 
 
-def _begin_anew(rows: RecoveryRows, asked: instructions.BeginAnew, cluster: Cluster, now: datetime) -> bool:
-    """Give up the successor unless it is retired; the next plan makes another one.
+def _begin_anew(
+    rows: RecoveryRows, instruction: instructions.BeginAnew, cluster: Cluster, now: datetime
+) -> bool:
+    """Give up the successor unless it is retired; the planner's next pass creates another.
 
     The next start avoids memory states whose start failed (`selectors/recovery/memory_points.py`).
     """
     recovery = rows.recovery
     if recovery.recovering_generation is None:
         return False  # it has begun anew already
-    tried = rows.job.generations.get(number=recovery.recovering_generation)
-    if tried.state != GenerationState.RETIRED:
-        give_up(rows.job, asked.reason, cluster)
-        tried = Generation.objects.get(pk=tried.pk)
-    begin_anew(recovery, tried.retire_reason, now)
+    successor = rows.job.generations.get(number=recovery.recovering_generation)
+    if successor.state != GenerationState.RETIRED:
+        give_up(rows.job, instruction.reason, cluster)
+        successor = Generation.objects.get(pk=successor.pk)
+    begin_anew(recovery, successor.retire_reason, now)
     return True
 
 
-def _nothing(rows: RecoveryRows, asked: RecoveryInstruction, cluster: Cluster, now: datetime) -> bool:
-    """Do nothing: the instruction is carried out elsewhere.
+def _done_elsewhere(
+    rows: RecoveryRows, instruction: RecoveryInstruction, cluster: Cluster, now: datetime
+) -> bool:
+    """Do nothing.
 
-    The transaction that retires a generation also tells its workers to stop. A job without GPUs is in every
-    plan. Ranks that agree on their state continue to train.
+    `StopWorkers`: retiring a generation already orders its workers to stop. `AskForServers`: each pass of the
+    planner plans every waiting job. `TrainOn`: ranks train on once they agree on the state.
     """
     return False
 
 
-_HOW: dict[type[Any], Callable[[RecoveryRows, Any, Cluster, datetime], bool]] = {
+_HANDLERS: dict[type[Any], Callable[[RecoveryRows, Any, Cluster, datetime], bool]] = {
     instructions.MoveTo: _move_to,
-    instructions.StopWorkers: _nothing,
-    instructions.AskForServers: _nothing,
+    instructions.StopWorkers: _done_elsewhere,
+    instructions.AskForServers: _done_elsewhere,
     instructions.ChooseSources: _begin_training,
     instructions.BeginAnew: _begin_anew,
-    instructions.TrainOn: _nothing,
+    instructions.TrainOn: _done_elsewhere,
 }
-"""How each instruction is carried out. Each function returns whether further steps may be due now."""
+"""Carries out an instruction. Each handler returns whether another step may be due now."""

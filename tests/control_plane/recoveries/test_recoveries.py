@@ -428,7 +428,7 @@ def test_steps_that_are_carried_out_twice_change_nothing(
 ) -> None:
     once = scenario()
     assert (once["outcome"], once["attempts"], once["source"]) == ("recovered", 1, "durable")
-    how = dict(recovering._HOW)
+    how = dict(recovering._HANDLERS)
 
     def twice(kind: type[Any]) -> Callable[..., bool]:
         def carry_out(*args: Any) -> bool:
@@ -437,7 +437,7 @@ def test_steps_that_are_carried_out_twice_change_nothing(
 
         return carry_out
 
-    monkeypatch.setattr(recovering, "_HOW", {kind: twice(kind) for kind in how})
+    monkeypatch.setattr(recovering, "_HANDLERS", {kind: twice(kind) for kind in how})
     assert scenario() == once
 
 
@@ -445,7 +445,7 @@ def test_steps_that_are_carried_out_twice_change_nothing(
 def test_platform_stopped_between_any_steps_recovers_the_same(
     scenario: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    how = dict(recovering._HOW)
+    how = dict(recovering._HANDLERS)
     carried_out: list[str] = []
     drop_at: Sequence[int] = ()
 
@@ -458,7 +458,7 @@ def test_platform_stopped_between_any_steps_recovers_the_same(
 
         return carry_out
 
-    monkeypatch.setattr(recovering, "_HOW", {kind: stopping(kind) for kind in how})
+    monkeypatch.setattr(recovering, "_HANDLERS", {kind: stopping(kind) for kind in how})
     undisturbed = scenario()
     steps = len(carried_out)
     assert {"MoveTo", "BeginAnew"} <= set(carried_out)

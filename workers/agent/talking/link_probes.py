@@ -1,7 +1,7 @@
 """Measurement of links to other servers on the control plane's request (docs/protocols.md 2.9).
 
-The request names the other server, the caller, and a secret; this server's agent calls or answers in separate
-threads. The result is sent with reports until one is answered.
+The request names the other server, the role (call or answer) and a secret. The agent calls or answers in
+separate threads. Reports repeat the result until the control plane acknowledges it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _PROBLEM_CHARACTERS = 100
 
 
 class LinkProbes:
-    """Run the measurement in the desired state. A new request does not stop a call in progress.
+    """Run the measurement that the desired state requests. A new request does not stop a call in progress.
 
-    For the agent's main thread.
+    Call from the main thread only.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class LinkProbes:
         self._address = address
         self._client = None if emulated is None else LinkClient(*emulated)
         self._changed = changed
-        self._begun: tuple[int, int] | None = None
+        self._started: tuple[int, int] | None = None
         self._callers: Callers | None = None
-        self._found: dict[str, Any] | None = None
+        self._result: dict[str, Any] | None = None
         self._lease_deadline = 0.0
 
     def update(self, request: LinkProbe | None, lease_deadline: float) -> None:
@@ -65,11 +65,11 @@ class LinkProbes:
         Stop listening when it is no longer requested; a running call ends by itself.
         """
         self._lease_deadline = lease_deadline
-        if request is None or request.key != self._begun:
+        if request is None or request.key != self._started:
             self._listen_no_more()
-        if request is None or request.key == self._begun or clock.boot_time_seconds() >= lease_deadline:
+        if request is None or request.key == self._started or clock.boot_time_seconds() >= lease_deadline:
             return
-        self._begun = request.key
+        self._started = request.key
         if request.calls:
             self._in_thread(lambda: self._call(request))
         else:
@@ -77,12 +77,12 @@ class LinkProbes:
 
     def pending_result(self) -> dict[str, Any] | None:
         """Return the result that has not been reported yet."""
-        return self._found
+        return self._result
 
-    def forget(self, found: Mapping[str, Any] | None) -> None:
+    def forget(self, result: Mapping[str, Any] | None) -> None:
         """Forget a result that the control plane has received."""
-        if found is self._found:
-            self._found = None
+        if result is self._result:
+            self._result = None
 
     def close(self) -> None:
         """Stop listening and close the connections."""
@@ -103,7 +103,7 @@ class LinkProbes:
     def _call(self, request: LinkProbe) -> None:
         """Run a measurement, in a thread."""
         peer = Peer(request.server, request.address, request.port)
-        found: dict[str, Any] = {"link": request.link, "number": request.number}
+        result: dict[str, Any] = {"link": request.link, "number": request.number}
         try:
             self._wait_for(peer, request)
             figures = measure(
@@ -112,19 +112,19 @@ class LinkProbes:
             )
         except (OSError, ValueError, RuntimeError) as error:
             logger.warning("the link to server %s was not measured: %s", request.server, error)
-            found["problem"] = (str(error) or type(error).__name__)[:_PROBLEM_CHARACTERS]
+            result["problem"] = (str(error) or type(error).__name__)[:_PROBLEM_CHARACTERS]
         else:
-            found |= {
+            result |= {
                 "latency_seconds": figures.latency_seconds,
                 "bytes_per_second": figures.bytes_per_second,
             }
             if figures.overrun > MOST_OVERRUN:
                 late = f"{figures.overrun:.0%} of the time"
-                found["problem"] = f"void: the machine was slower than its emulated links for {late}"
-        self._loop.post(lambda: self._keep(found))
+                result["problem"] = f"void: the machine was slower than its emulated links for {late}"
+        self._loop.post(lambda: self._keep(result))
 
     def _wait_for(self, peer: Peer, request: LinkProbe) -> None:
-        """Wait until the other agent listens. Raises OSError."""
+        """Retry until the other agent accepts a connection. Raises OSError after `CALLING_SECONDS`."""
         ends_at = time.monotonic() + CALLING_SECONDS
         while True:
             try:
@@ -135,8 +135,8 @@ class LinkProbes:
                     raise
                 time.sleep(_PAUSE_SECONDS)
 
-    def _keep(self, found: dict[str, Any]) -> None:
-        self._found = found
+    def _keep(self, result: dict[str, Any]) -> None:
+        self._result = result
         self._changed()
 
     # Answering
@@ -158,7 +158,7 @@ class LinkProbes:
             logger.warning("cannot listen on port %d for a link measurement: %s", request.port, error)
 
     def _done(self, key: tuple[int, int]) -> None:
-        if self._begun == key:
+        if self._started == key:
             self._listen_no_more()
 
     def _listen_no_more(self) -> None:
