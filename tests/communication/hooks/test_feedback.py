@@ -39,7 +39,7 @@ def normal(elements: int, seed: int) -> Tensor:
 
 
 def decoded(codec: Codec, payload: Tensor, pieces: list[range]) -> Tensor:
-    """Return the decoded payload of such pieces, which begin at 0."""
+    """Return the sums decoded from a payload of these pieces, which begin at 0."""
     sums = torch.zeros(pieces[-1].stop)
     begin = 0
     for piece in pieces:
@@ -57,14 +57,14 @@ def decoded(codec: Codec, payload: Tensor, pieces: list[range]) -> Tensor:
 def test_sent_values_and_residuals_add_up_to_the_gradients(name: str, pieces: list[range]) -> None:
     codec, row = codec_named(name), Row(0, 0, 0, 101)
     feedback = ErrorFeedback(codec)
-    sent, given = torch.zeros(101, dtype=torch.float64), torch.zeros(101, dtype=torch.float64)
+    sent, total = torch.zeros(101, dtype=torch.float64), torch.zeros(101, dtype=torch.float64)
     for step in range(50):
         values = normal(101, step)
-        given += values
+        total += values
         sent += decoded(codec, feedback.encode(row, values.clone(), pieces, seed_of(step)), pieces)
-    (left,) = feedback.kept([[Segment("whole", 0, 101)]])
-    torch.testing.assert_close(sent + left.values, given, rtol=0, atol=2e-4)
-    assert left.values.abs().sum() > 0
+    (residual,) = feedback.kept([[Segment("whole", 0, 101)]])
+    torch.testing.assert_close(sent + residual.values, total, rtol=0, atol=2e-4)
+    assert residual.values.abs().sum() > 0
 
 
 def test_a_lossless_codec_keeps_no_residuals() -> None:
@@ -77,7 +77,7 @@ def test_a_lossless_codec_keeps_no_residuals() -> None:
 
 
 def test_residuals_of_the_specification() -> None:
-    """E7."""
+    """Example E7 of the specification."""
     values = torch.tensor([1.0, -2.0, 3.0, -4.0])
     for name, expected in {"ef-signsgd": [-1.5, 0.5, 0.5, -1.5], "onebit": [-1.0, 1.0, 1.0, -1.0]}.items():
         feedback = ErrorFeedback(codec_named(name))
@@ -86,7 +86,7 @@ def test_residuals_of_the_specification() -> None:
 
 
 def test_momentum_is_corrected_and_reset_where_it_was_sent() -> None:
-    """Compared with the published rule, step by step: u = 0.9 u + g, v = v + u; both 0 where v was sent."""
+    """Each step equals the published rule: u = 0.9 u + g, v = v + u; both become 0 where v was sent."""
     codec = DGC(TENTH)
     feedback, row = ErrorFeedback(codec, momentum=0.9), Row(0, 0, 0, 100)
     u, v = torch.zeros(100), torch.zeros(100)
@@ -111,23 +111,29 @@ def test_momentum_is_refused_for_unsuitable_codecs() -> None:
         ErrorFeedback(codec_named("onebit"), 0.9)
 
 
-def test_re_encoding_on_the_way_adds_no_momentum() -> None:
+def test_encoding_again_between_exchanges_adds_no_momentum() -> None:
     feedback, row = ErrorFeedback(DGC(TENTH), momentum=0.9), Row(0, 1, 0, 100)
     feedback.encode(row, normal(100, 0), [range(100)], 0)
-    assert {each.kind for each in feedback.kept(LAYOUT)} == {RESIDUAL}
+    assert {residual.kind for residual in feedback.kept(LAYOUT)} == {RESIDUAL}
 
 
 def test_copies_are_resumed_only_by_their_own_rank() -> None:
     feedback, row = ErrorFeedback(DGC(TENTH), momentum=0.9), Row(0, 0, 0, 100)
     feedback.encode(row, normal(100, 0), [range(100)], 0)
-    rows = {each.parameter: each.values.clone() for each in feedback.kept(LAYOUT) if each.kind == RESIDUAL}
+    rows = {
+        residual.parameter: residual.values.clone()
+        for residual in feedback.kept(LAYOUT)
+        if residual.kind == RESIDUAL
+    }
     copied = from_state(to_state(feedback.kept(LAYOUT, {row})))
-    assert {each.kind for each in copied} == {RESIDUAL_COPY, VELOCITY_COPY}
+    assert {residual.kind for residual in copied} == {RESIDUAL_COPY, VELOCITY_COPY}
     other = ErrorFeedback(DGC(TENTH), momentum=0.9)
     assert other.take(copied, [row], LAYOUT, "cpu") == []
     assert other.kept(LAYOUT) == []
     assert other.resume(copied, [row], LAYOUT, "cpu") == []
-    resumed = {each.parameter: each.values for each in other.kept(LAYOUT) if each.kind == RESIDUAL}
+    resumed = {
+        residual.parameter: residual.values for residual in other.kept(LAYOUT) if residual.kind == RESIDUAL
+    }
     assert all(torch.equal(resumed[name], values) for name, values in rows.items())
 
 
@@ -135,15 +141,17 @@ def test_copies_are_resumed_only_by_their_own_rank() -> None:
 @pytest.mark.parametrize("elements", [100, 20_000])
 def test_nonfinite_values_pass_through_and_are_never_kept(name: str, momentum: float, elements: int) -> None:
     feedback, row = ErrorFeedback(codec_named(name), momentum), Row(0, 0, 0, elements)
-    whole = [range(elements)]
+    summed = [range(elements)]
     for bad in (torch.inf, -torch.inf, torch.nan):
         values = normal(elements, 1)
         values[31] = bad
-        found = decoded(feedback.codec, feedback.encode(row, values, whole, 1), whole)
-        assert not (found[31:32] if name == "fp16" else found).isfinite().any()
-        assert all(kept.values.isfinite().all() for kept in feedback.kept([[Segment("x", 0, elements)]]))
-    found = decoded(feedback.codec, feedback.encode(row, normal(elements, 2), whole, 2), whole)
-    assert found.isfinite().all()
+        received = decoded(feedback.codec, feedback.encode(row, values, summed, 1), summed)
+        assert not (received[31:32] if name == "fp16" else received).isfinite().any()
+        assert all(
+            residual.values.isfinite().all() for residual in feedback.kept([[Segment("x", 0, elements)]])
+        )
+    received = decoded(feedback.codec, feedback.encode(row, normal(elements, 2), summed, 2), summed)
+    assert received.isfinite().all()
 
 
 def test_random_choices_differ_by_piece_and_agree_on_all_ranks() -> None:
@@ -154,22 +162,22 @@ def test_random_choices_differ_by_piece_and_agree_on_all_ranks() -> None:
         sums = decoded(feedback.codec, feedback.encode(Row(0, 0, 0, 100), values, pieces, 9), pieces)
         chosen.append((sums != 0).nonzero().view(-1).tolist())
     assert chosen[0] == chosen[1]
-    assert [each - 50 for each in chosen[0][5:]] != chosen[0][:5]
+    assert [index - 50 for index in chosen[0][5:]] != chosen[0][:5]
 
 
-# -- at other numbers of ranks
+# -- with other numbers of ranks
 
 
-def whole(kept: list[Kept]) -> dict[str, Tensor]:
+def summed(kept: list[Kept]) -> dict[str, Tensor]:
     """Return the residuals of each parameter, summed over all points and ranks."""
     sums = {segment.parameter: torch.zeros(segment.count) for gradient in LAYOUT for segment in gradient}
-    for each in kept:
-        sums[each.parameter][each.start : each.start + len(each.values)] += each.values
+    for residual in kept:
+        sums[residual.parameter][residual.start : residual.start + len(residual.values)] += residual.values
     return sums
 
 
 def rows_of(ranks: int, rank: int, points: int = 1) -> list[Row]:
-    """Return every gradient cut evenly over some ranks."""
+    """Return this rank's rows when every gradient is cut evenly over the ranks."""
     rows = []
     for gradient, segments in enumerate(LAYOUT):
         elements = segments[-1].offset + segments[-1].count
@@ -192,17 +200,17 @@ def test_residuals_keep_their_sum_for_any_ranks_and_points(
         }
         state = to_state(told_by_parameter(RESIDUAL, rows, LAYOUT))
         residuals.append(from_state({name: values.clone() for name, values in state.items()}))
-    expected = whole([each for one in residuals for each in one])
-    found = []
+    expected = summed([residual for of_rank in residuals for residual in of_rank])
+    recut_residuals = []
     for rank in range(after):
-        given = [each for one in residuals[rank::after] for each in one]
+        previous = [residual for of_rank in residuals[rank::after] for residual in of_rank]
         places = rows_of(after, rank, points_after)
-        filled, left = recut(given, places, LAYOUT)
+        filled, rest = recut(previous, places, LAYOUT)
         assert set(filled) <= set(places)
-        found += told_by_parameter(RESIDUAL, filled, LAYOUT) + left
+        recut_residuals += told_by_parameter(RESIDUAL, filled, LAYOUT) + rest
         if before == after and points_after > 1:
-            assert not left
-    for name, values in whole(found).items():
+            assert not rest
+    for name, values in summed(recut_residuals).items():
         torch.testing.assert_close(values, expected[name])
 
 
@@ -215,7 +223,7 @@ def test_the_same_ranks_resume_with_the_same_bits() -> None:
     assert {name.partition("/")[0] for name in state} == {RESIDUAL, VELOCITY}
     assert again.take(from_state(state), [Row(1, 0, 0, 50), row], LAYOUT, "cpu") == []
     values = normal(40, 1)
-    first, second = (one.encode(row, values.clone(), [range(60, 100)], 1) for one in (feedback, again))
+    first, second = (either.encode(row, values.clone(), [range(60, 100)], 1) for either in (feedback, again))
     assert torch.equal(first, second)
 
 
@@ -227,7 +235,7 @@ def test_residuals_without_a_place_are_returned_and_momentum_dropped() -> None:
     ]
     feedback = ErrorFeedback(DGC(TENTH), momentum=0.5)
     left = feedback.take(state, [Row(0, 0, 65, 20)], LAYOUT, "cpu")
-    assert [(each.parameter, each.start, len(each.values)) for each in left] == [
+    assert [(item.parameter, item.start, len(item.values)) for item in left] == [
         ("a", 60, 5),
         ("unknown", 0, 3),
     ]
@@ -235,7 +243,7 @@ def test_residuals_without_a_place_are_returned_and_momentum_dropped() -> None:
     assert residual.parameter == "a"
     assert residual.start == 65
     assert residual.values.tolist() == [5.0, 6.0, 7.0, 8.0, 9.0]
-    assert all(each.kind == RESIDUAL for each in more)
+    assert all(item.kind == RESIDUAL for item in more)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Fused gradients on real ranks: the mean of all, whatever the groups; nothing is lost between iterations."""
+"""Fused gradients on real ranks: the mean for any groups; nothing is lost between iterations."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def the_model() -> nn.Sequential:
 
 
 def gradients_in_order(model: nn.Module) -> dict[str, nn.Parameter]:
-    """In the order of readiness: the last layer's first."""
+    """Return parameters in the order in which gradients are ready: the last layer's first."""
     return dict(reversed(list(model.named_parameters())))
 
 
 def message(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "none") -> dict[str, Any]:
-    """Of the plan that fuses the model's gradients so."""
+    """Return the message of the plan that fuses the model's gradients at these boundaries."""
     gradients = gradients_in_order(the_model())
     elements = np.array([gradient.numel() for gradient in gradients.values()])
     model = ModelProfile("model", tuple(gradients), elements, np.ones(len(elements)))
@@ -62,28 +62,28 @@ def message(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "no
 
 def orders(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "none") -> FusionOrders:
     gradients = gradients_in_order(the_model())
-    sizes = [each.numel() for each in gradients.values()]
+    sizes = [gradient.numel() for gradient in gradients.values()]
     return parse_fusion_plan(message(shape, boundaries, codec), list(gradients), sizes)
 
 
 def fused(
-    model: nn.Module, told: FusionOrders, groups: PlacementGroups, codec: Codec | None = None
+    model: nn.Module, group_orders: FusionOrders, groups: PlacementGroups, codec: Codec | None = None
 ) -> FusedGradients:
-    feedback = ErrorFeedback(codec or the_codec(told.codec))
+    feedback = ErrorFeedback(codec or the_codec(group_orders.codec))
     gradients = gradients_in_order(model)
     return FusedGradients(
         gradients,
-        told.boundaries,
-        [told.option] * len(told.boundaries),
+        group_orders.boundaries,
+        [group_orders.option] * len(group_orders.boundaries),
         feedback,
         groups,
-        plan_digest=told.digest,
+        plan_digest=group_orders.digest,
         seed=3,
     )
 
 
 def backward(model: nn.Module, step: int) -> None:
-    """A loss of this rank's own batch; the same in any world for the same rank."""
+    """Run the backward pass of this rank's batch, which depends only on rank and step."""
     generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     model.zero_grad()
     model(torch.randn(4, 7, generator=generator)).square().mean().backward()
@@ -97,23 +97,23 @@ def flat_gradients(model: nn.Module) -> Tensor:
 
 def step(model: nn.Module) -> None:
     with torch.no_grad():
-        for each in model.parameters():
-            if each.grad is not None:
-                each -= 0.1 * each.grad
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 0.1 * parameter.grad
 
 
 # -- on ranks
 
 
 def trained_beside_dense(shape: PlacementShape) -> dict[str, float]:
-    """For each partition the largest deviation from parameters whose gradients were all-reduced."""
+    """Return for each partition the largest deviation from parameters trained with all-reduces."""
     groups = PlacementGroups.open(shape)
-    found = {}
+    deviations = {}
     for partition, boundaries in PARTITIONS.items():
         for codec in (None, Identity()):
-            told = orders(shape, boundaries, "none" if codec is None else "random-k")
+            group_orders = orders(shape, boundaries, "none" if codec is None else "random-k")
             model, dense = the_model(), the_model()
-            synchroniser = fused(model, told, groups, codec)
+            synchroniser = fused(model, group_orders, groups, codec)
             for number in range(2):
                 backward(model, number)
                 synchroniser.after_backward()
@@ -126,47 +126,47 @@ def trained_beside_dense(shape: PlacementShape) -> dict[str, float]:
             synchroniser.close()
             assert synchroniser.state() == {}
             both = zip(model.parameters(), dense.parameters(), strict=True)
-            found[f"{partition} {codec is None}"] = max(float((a - b).abs().max()) for a, b in both)
+            deviations[f"{partition} {codec is None}"] = max(float((a - b).abs().max()) for a, b in both)
     groups.close()
-    return found
+    return deviations
 
 
 def interrupted(shape: PlacementShape, codec: str) -> list[Tensor]:
-    """Parameters after four iterations; after two and two more of another synchroniser; the same where
-    ranks were given each other's states."""
-    groups, told = PlacementGroups.open(shape), orders(shape, (2, 6), codec)
-    found = []
-    for given in (None, 0, 1):
+    """Return the parameters after four iterations: undisturbed; with a new synchroniser after two; and with a
+    new synchroniser that loads another rank's state."""
+    groups, group_orders = PlacementGroups.open(shape), orders(shape, (2, 6), codec)
+    results = []
+    for offset in (None, 0, 1):
         model = the_model()
-        synchroniser = fused(model, told, groups)
+        synchroniser = fused(model, group_orders, groups)
         for number in range(4):
-            if number == 2 and given is not None:
-                state = {name: each.clone() for name, each in synchroniser.state().items()}
+            if number == 2 and offset is not None:
+                state = {name: values.clone() for name, values in synchroniser.state().items()}
                 synchroniser.close()
-                synchroniser = fused(model, told, groups)
+                synchroniser = fused(model, group_orders, groups)
                 states: list[Any] = [None] * shape.workers
                 dist.all_gather_object(states, state)
-                synchroniser.load_state([states[(dist.get_rank() + given) % shape.workers]])
+                synchroniser.load_state([states[(dist.get_rank() + offset) % shape.workers]])
             backward(model, number)
             synchroniser.after_backward()
             step(model)
         synchroniser.close()
-        found.append(torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]))
+        results.append(torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]))
     groups.close()
-    return found
+    return results
 
 
-def kept_mass(states: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    sums = {name: torch.zeros(each.numel()) for name, each in the_model().named_parameters()}
+def residual_sums(states: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    sums = {name: torch.zeros(item.numel()) for name, item in the_model().named_parameters()}
     for state in states:
-        for each in from_state({name: values for name, values in state.items() if name != "origin"}):
-            if each.kind == RESIDUAL:
-                sums[each.parameter][each.start : each.start + len(each.values)] += each.values
+        for item in from_state({name: values for name, values in state.items() if name != "origin"}):
+            if item.kind == RESIDUAL:
+                sums[item.parameter][item.start : item.start + len(item.values)] += item.values
     return sums
 
 
 def moved_to_fewer_ranks(codec: str, before: PlacementShape, after: PlacementShape) -> float:
-    """How much of what was to be sent is lost when four ranks become two, which then compute zeros."""
+    """Return how much of the residuals is lost when four ranks become two, which then compute zeros."""
     groups, model = PlacementGroups.open(before), the_model()
     synchroniser = fused(model, orders(before, (2, 6), codec), groups)
     for number in range(2):
@@ -175,8 +175,8 @@ def moved_to_fewer_ranks(codec: str, before: PlacementShape, after: PlacementSha
     synchroniser.close()
     states: list[Any] = [None] * before.workers
     dist.all_gather_object(states, synchroniser.state())
-    wanted = kept_mass(states)
-    assert sum(float(each.abs().sum()) for each in wanted.values()) > 1e-3
+    expected = residual_sums(states)
+    assert sum(float(tensor.abs().sum()) for tensor in expected.values()) > 1e-3
     pair = dist.new_group([0, 1])
     lost = 0.0
     if dist.get_rank() < 2:
@@ -185,15 +185,17 @@ def moved_to_fewer_ranks(codec: str, before: PlacementShape, after: PlacementSha
         synchroniser.load_state(states[dist.get_rank() :: 2])
         again: list[Any] = [None, None]
         dist.all_gather_object(again, synchroniser.state(), group=pair)
-        lost = max(float((wanted[name] - each).abs().max()) for name, each in kept_mass(again).items())
+        lost = max(
+            float((expected[name] - tensor).abs().max()) for name, tensor in residual_sums(again).items()
+        )
         model.zero_grad()
         (model(torch.zeros(1, 7)).sum() * 0.0).backward()
         synchroniser.after_backward()
         dist.all_gather_object(again, synchroniser.state(), group=pair)
-        left = kept_mass(again)
-        for name, each in model.named_parameters():
-            assert each.grad is not None
-            lost = max(lost, float((left[name] + each.grad.reshape(-1) - wanted[name]).abs().max()))
+        remaining = residual_sums(again)
+        for name, tensor in model.named_parameters():
+            assert tensor.grad is not None
+            lost = max(lost, float((remaining[name] + tensor.grad.reshape(-1) - expected[name]).abs().max()))
         synchroniser.close()
     dist.barrier()
     return lost
@@ -212,7 +214,7 @@ class _Noting(Identity):
         return super().encode(values, seed)
 
 
-def when_groups_set_out(shape: PlacementShape) -> list[int]:
+def when_groups_are_sent(shape: PlacementShape) -> list[int]:
     groups, model, codec = PlacementGroups.open(shape), the_model(), _Noting()
 
     def note(_: Tensor) -> None:
@@ -228,7 +230,8 @@ def when_groups_set_out(shape: PlacementShape) -> list[int]:
 
 
 def with_a_layer_that_one_rank_uses() -> list[Any]:
-    """Gradients of layers that all, the first and no rank use; and what a synchroniser leaves alone."""
+    """Return gradients of layers used by all ranks, by the first rank and by none, then the gradient of the
+    first layer with an inactive synchroniser."""
     shape = PlacementShape(1, 2)
     groups = PlacementGroups.open(shape)
     layers = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(3))
@@ -246,12 +249,12 @@ def with_a_layer_that_one_rank_uses() -> list[Any]:
     used = layers[:2] if dist.get_rank() == 0 else layers[:1]
     sum(layer(torch.ones(1)).sum() for layer in used).backward()
     synchroniser.after_backward()
-    found = [None if each.weight.grad is None else each.weight.grad.item() for each in layers]
+    values = [None if item.weight.grad is None else item.weight.grad.item() for item in layers]
     active[0] = False
     layers.zero_grad()
     layers[0](torch.ones(1) * (1 + dist.get_rank())).sum().backward()
     synchroniser.close()
-    return [*found, layers[0].weight.grad.item()]
+    return [*values, layers[0].weight.grad.item()]
 
 
 # -- tests
@@ -262,23 +265,23 @@ def with_a_layer_that_one_rank_uses() -> list[Any]:
     [PlacementShape(1, 2), PlacementShape(2, 2), pytest.param(PlacementShape(2, 1), marks=pytest.mark.slow)],
     ids=str,
 )
-def test_lossless_plans_train_as_all_reduces_do(shape: PlacementShape) -> None:
-    for told in run_on_ranks(shape.workers, trained_beside_dense, shape):
-        assert len(told) == 6
-        assert max(told.values()) < 1e-6, told
+def test_lossless_plans_train_like_all_reduces(shape: PlacementShape) -> None:
+    for deviations in run_on_ranks(shape.workers, trained_beside_dense, shape):
+        assert len(deviations) == 6
+        assert max(deviations.values()) < 1e-6, deviations
 
 
 @pytest.mark.parametrize(
     ("shape", "codec"), [(PlacementShape(2, 2), "dgc"), (PlacementShape(1, 2), "random-k")], ids=str
 )
-def test_with_its_own_state_training_goes_on_with_the_same_bits(shape: PlacementShape, codec: str) -> None:
-    told = run_on_ranks(shape.workers, interrupted, shape, codec)
-    for undisturbed, resumed, exchanged in told:
+def test_training_resumes_from_its_own_state_with_the_same_bits(shape: PlacementShape, codec: str) -> None:
+    results = run_on_ranks(shape.workers, interrupted, shape, codec)
+    for undisturbed, resumed, exchanged in results:
         assert torch.equal(undisturbed, resumed)
-        # With another rank's state it is another course, but one for all ranks.
+        # With another rank's state the result differs, but equally on all ranks.
         assert not torch.equal(undisturbed, exchanged)
-        assert torch.equal(undisturbed, told[0][0])
-        assert torch.equal(exchanged, told[0][2])
+        assert torch.equal(undisturbed, results[0][0])
+        assert torch.equal(exchanged, results[0][2])
 
 
 @pytest.mark.parametrize(
@@ -289,14 +292,12 @@ def test_with_its_own_state_training_goes_on_with_the_same_bits(shape: Placement
     ],
     ids=str,
 )
-def test_nothing_is_lost_when_there_are_fewer_ranks(
-    codec: str, before: PlacementShape, after: PlacementShape
-) -> None:
+def test_nothing_is_lost_with_fewer_ranks(codec: str, before: PlacementShape, after: PlacementShape) -> None:
     assert max(run_on_ranks(4, moved_to_fewer_ranks, codec, before, after)) < 1e-6
 
 
-def test_a_group_sets_out_while_the_backward_pass_goes_on() -> None:
-    for ready in run_on_ranks(2, when_groups_set_out, PlacementShape(1, 2)):
+def test_a_group_is_sent_during_the_backward_pass() -> None:
+    for ready in run_on_ranks(2, when_groups_are_sent, PlacementShape(1, 2)):
         assert ready == [2, 4, 6]
 
 
@@ -306,8 +307,8 @@ def test_missing_gradients_count_as_zeros() -> None:
     assert second == [1.0, 0.5, 0.0, 2.0]
 
 
-def test_groups_are_exchanged_as_planners_count_it() -> None:
-    """Compression between servers alone where there are several."""
+def test_groups_are_exchanged_as_planners_assume() -> None:
+    """On several servers only exchanges between servers are compressed."""
     packed, spread = PlacementShape(1, 4), PlacementShape(2, 4)
     assert option_code(orders(packed, (6,)).option) == "Comm/all-reduce/flat"
     assert option_code(orders(packed, (6,), "dgc").option) == (
@@ -333,12 +334,12 @@ def test_groups_are_exchanged_as_planners_count_it() -> None:
 def test_a_changed_message_is_refused(change: dict[str, Any], complaint: str) -> None:
     gradients = gradients_in_order(the_model())
     sizes = [gradient.numel() for gradient in gradients.values()]
-    told = message(PlacementShape(1, 2), (2, 6))
-    assert parse_fusion_plan(told, list(gradients), sizes).boundaries == (2, 6)
+    original = message(PlacementShape(1, 2), (2, 6))
+    assert parse_fusion_plan(original, list(gradients), sizes).boundaries == (2, 6)
     with pytest.raises(ValueError, match=complaint):
-        parse_fusion_plan({**told, **change}, list(gradients), sizes)
+        parse_fusion_plan({**original, **change}, list(gradients), sizes)
     with pytest.raises(ValueError, match="the plan is for other gradients"):
-        parse_fusion_plan(told, list(gradients), [1] * len(sizes))
+        parse_fusion_plan(original, list(gradients), [1] * len(sizes))
 
 
 @pytest.mark.parametrize("boundaries", [(3,), (2, 2, 6), (6, 3), (0, 6), (7,), ()])

@@ -1,4 +1,4 @@
-"""Espresso's plans on real ranks: each gradient takes its option, and the mean arrives."""
+"""Espresso's plans on real ranks: each gradient is exchanged by its option, and all ranks get the mean."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def espresso_message(seed: int, bytes_per_element: int = 4) -> dict[str, Any]:
     """Return the message of a plan with widely different options for the model's gradients."""
     options = gpu_options()
     tensors = [
-        TensorOption(name, each.numel(), options[(seed + 29 * number) % len(options)])
-        for number, (name, each) in enumerate(gradients_in_order(the_model()).items())
+        TensorOption(name, parameter.numel(), options[(seed + 29 * number) % len(options)])
+        for number, (name, parameter) in enumerate(gradients_in_order(the_model()).items())
     ]
     prediction = Prediction(1.0, 0.0, 0.0)
     plan = EspressoPlan(
@@ -49,15 +49,15 @@ def combined_message(boundaries: tuple[int, ...] = (1, 4, 6)) -> dict[str, Any]:
     elements = np.array([gradient.numel() for gradient in gradients.values()])
     layout = ModelProfile("model", tuple(gradients), elements, np.ones(len(elements))).layout
     prediction = Prediction(1.0, 0.0, 0.0)
-    found = gpu_options()
-    groups = tuple(TensorOption(str(at), 1, found[11 * at]) for at in range(len(boundaries)))
+    available = gpu_options()
+    groups = tuple(TensorOption(str(at), 1, available[11 * at]) for at in range(len(boundaries)))
     options = EspressoPlan(SHAPE, "onebit", False, 4, groups, 0, prediction, prediction, 1.0, 1.0)
     return GroupPlan(boundaries, layout, options).to_message()
 
 
-def orders(told: dict[str, Any]) -> GroupOrders:
+def orders(body: dict[str, Any]) -> GroupOrders:
     gradients = gradients_in_order(the_model())
-    return orders_of(told, list(gradients), [gradient.numel() for gradient in gradients.values()])
+    return orders_of(body, list(gradients), [gradient.numel() for gradient in gradients.values()])
 
 
 def digested(message: dict[str, Any]) -> dict[str, Any]:
@@ -65,48 +65,48 @@ def digested(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def carried_out(seeds: int) -> list[tuple[float, float, list[float]]]:
-    """Return for several plans: the deviation from the mean without compression; with it, the deviation of
-    sent values and residuals; and the gradients."""
-    groups, found = PlacementGroups.open(SHAPE), []
+    """Return for several plans the deviation from the mean without compression; the deviation of sent values
+    and residuals with compression; and the gradients."""
+    groups, results = PlacementGroups.open(SHAPE), []
     for seed in range(seeds):
-        told, deviations = orders(espresso_message(seed) if seed else combined_message()), []
+        group_orders, deviations = orders(espresso_message(seed) if seed else combined_message()), []
         for codec in (Identity(), codec_named("onebit")):
             model, dense = the_model(), the_model()
             gradients = gradients_in_order(model)
             synchroniser = FusedGradients(
                 gradients,
-                told.boundaries,
-                told.options,
+                group_orders.boundaries,
+                group_orders.options,
                 ErrorFeedback(codec),
                 groups,
-                plan_digest=told.digest,
+                plan_digest=group_orders.digest,
             )
             backward(model, seed)
             synchroniser.after_backward()
             synchroniser.close()
-            left = {name: torch.zeros(each.numel()) for name, each in gradients.items()}
+            residuals = {name: torch.zeros(item.numel()) for name, item in gradients.items()}
             state = {name: values for name, values in synchroniser.state().items() if name != "origin"}
-            for each in from_state(state):
-                if each.kind == RESIDUAL:
-                    left[each.parameter][each.start : each.start + len(each.values)] += each.values
+            for item in from_state(state):
+                if item.kind == RESIDUAL:
+                    residuals[item.parameter][item.start : item.start + len(item.values)] += item.values
             backward(dense, seed)
             worst = 0.0
             for name, parameter in dense.named_parameters():
                 assert parameter.grad is not None
                 assert gradients[name].grad is not None
                 dist.all_reduce(parameter.grad)
-                dist.all_reduce(left[name])
-                sent = gradients[name].grad.reshape(-1) + left[name]
+                dist.all_reduce(residuals[name])
+                sent = gradients[name].grad.reshape(-1) + residuals[name]
                 worst = max(worst, float((sent - parameter.grad.reshape(-1) / 4).abs().max()))
             deviations.append(worst)
-        found.append(
+        results.append(
             (*deviations, torch.cat([gradient.grad.reshape(-1) for gradient in gradients.values()]).tolist())
         )
     groups.close()
-    return found
+    return results
 
 
-def test_each_gradient_takes_its_own_option_and_arrives_as_the_mean() -> None:
+def test_each_gradient_uses_its_own_option_and_becomes_the_mean() -> None:
     seeds = 5
     assert sum(
         compressions(option) for seed in range(seeds) for option in orders(espresso_message(seed)).options
@@ -119,9 +119,13 @@ def test_each_gradient_takes_its_own_option_and_arrives_as_the_mean() -> None:
 
 
 def test_espresso_exchanges_each_gradient_as_its_own_group() -> None:
-    made = orders(espresso_message(3))
-    assert made.boundaries == (1, 2, 3, 4, 5, 6)
-    assert (made.placement, made.codec, len(set(made.options))) == (SHAPE, "onebit", 6)
+    group_orders = orders(espresso_message(3))
+    assert group_orders.boundaries == (1, 2, 3, 4, 5, 6)
+    assert (group_orders.placement, group_orders.codec, len(set(group_orders.options))) == (
+        SHAPE,
+        "onebit",
+        6,
+    )
     fused = orders(message(SHAPE, (2, 6), "dgc"))
     assert (fused.boundaries, len(fused.options), len(set(fused.options))) == ((2, 6), 2, 1)
     combined = orders(combined_message())
@@ -130,7 +134,7 @@ def test_espresso_exchanges_each_gradient_as_its_own_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("body", "complaint"),
     [
         (espresso_message(0) | {"codec": "dgc"}, "digest of the plan"),
         (espresso_message(0, bytes_per_element=2), "gradients are sent as FP32"),
@@ -149,8 +153,8 @@ def test_espresso_exchanges_each_gradient_as_its_own_group() -> None:
         (digested(combined_message() | {"layout": "0" * 64}), "the plan is for other gradients"),
     ],
 )
-def test_orders_that_cannot_be_executed_are_refused(told: dict[str, Any], complaint: str) -> None:
+def test_orders_that_cannot_be_executed_are_refused(body: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        orders(told)
+        orders(body)
     with pytest.raises(ValueError, match="names, sizes or order"):
         orders_of(espresso_message(0), ["a"], [1])
