@@ -1,7 +1,7 @@
 """An agent without processes: it follows the desired state as docs/protocols.md specifies and reports through
 the services.
 
-Its workers do what real ones do, but at once: a test decides how far they get and what fails.
+Its workers behave as real workers do, but at once: a test decides how far they get and what fails.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from tests.control_plane.simulated_time import let_pass
 KIND = "emulated-test"
 #: Each round takes longer than a slot of the tests' cluster.
 ROUND_SECONDS = 0.01
-#: Between two passes of the planner.
+#: Limit on the agents' reports between two passes of the planner.
 MOST_EXCHANGES = 20
-#: The ranks' agreement, by job and generation: the iteration after which they last stored their state, and
-#: why.
+#: By job and generation, the last state that all ranks store: its iteration and the reason for storing it.
 POINTS: dict[tuple[str, int], tuple[int, str]] = {}
 
 
@@ -43,9 +42,9 @@ class SimulatedWorker:
     phase: str = "preparing"
     iteration: int = 0
     stored: tuple[int, str] | None = None
-    #: When it became ready; None before.
+    #: When the worker became ready; None before.
     ready_at: datetime | None = None
-    #: When it began to measure; None before.
+    #: When the worker began to measure; None before.
     measures_since: datetime | None = None
 
     def ready_age_seconds(self) -> float | None:
@@ -56,9 +55,9 @@ class SimulatedWorker:
 
 @dataclass
 class SimulatedAgent:
-    """`speed`: iterations a second by number of GPUs, reported when profiled; `memory`: host memory of a
-    worker then; `state_bytes`: size of the state; `mixture`: the sizes of its model with experts;
-    `measuring_seconds`: time until a measurement reports its levels."""
+    """An agent with measurements that report: `speed`, iterations a second by number of GPUs; `memory`, a
+    worker's bytes of host memory by number of GPUs; `state_bytes`, the size of the state; `mixture`, the
+    sizes of a model with experts. `measuring_seconds`: time until the levels are reported."""
 
     agent: Agent
     speed: Mapping[int, float]
@@ -70,7 +69,7 @@ class SimulatedAgent:
     state_bytes: int = 0
     mixture: Mapping[str, Any] | None = None
     measuring_seconds: float = 0.0
-    #: State at its last report.
+    #: The result of ``shown`` at the last report.
     reported: tuple[int, dict[tuple[str, int, int], str]] | None = None
 
     def shown(self) -> tuple[int, dict[tuple[str, int, int], str]]:
@@ -85,9 +84,10 @@ class SimulatedAgent:
         speed: Mapping[int, float],
         inference_cluster: InferenceCluster | None = None,
         kind: str = KIND,
-        **told: Any,
+        **fields: Any,
     ) -> SimulatedAgent:
-        """``told``: further fields of the enrolment; ``inventory``: of its server."""
+        """Enrol a server with this many GPUs, and send its first report. ``fields``: further fields of the
+        enrolment request; ``inventory`` is merged into its inventory."""
         enrolled = agent_enrol(
             {
                 "token": (
@@ -103,14 +103,14 @@ class SimulatedAgent:
                 "inventory": {
                     "gpus": [{"index": index, "kind": kind, "emulated": True} for index in range(gpus)],
                     "sandbox": "namespaces",
-                    **told.pop("inventory", {}),
+                    **fields.pop("inventory", {}),
                 },
-                **told,
+                **fields,
             }
         )
-        made = cls(Agent.objects.select_related("server").get(server=enrolled.server), speed)
-        made.report()
-        return made
+        agent = cls(Agent.objects.select_related("server").get(server=enrolled.server), speed)
+        agent.report()
+        return agent
 
     def report(self, **extra: Any) -> ReportAnswer:
         """Send the true state, as the real agent does once a second."""
@@ -143,7 +143,7 @@ class SimulatedAgent:
 
     def has_news(self) -> bool:
         """Return whether the desired state changed or a report is due, which is at least once a second."""
-        ((version, state, last_report_at),) = _TOLD.ask(self.agent.pk)
+        ((version, state, last_report_at),) = _LAST_REPORTED.ask(self.agent.pk)
         return bool(
             version != self.desired_version
             or state != ServerState.UP
@@ -166,20 +166,20 @@ class SimulatedAgent:
         """Fetch the desired state and take every worker as far as its goal allows."""
         desired = desired_state(self.agent.server_id)
         self.desired_version = desired["desired_version"]
-        named = {}
+        workers = {}
         for entry in desired["generations"]:
             for member in entry["workers"]:
                 key = (entry["job"], entry["generation"], member["rank"])
                 worker = self.workers.get(key) or SimulatedWorker(entry, member["rank"], member["gpu_index"])
                 worker.entry = entry
-                named[key] = worker
-        self.workers = named
-        for worker in named.values():
+                workers[key] = worker
+        self.workers = workers
+        for worker in workers.values():
             self._follow(worker)
 
     def event(self, worker: SimulatedWorker, kind: str, **fields: Any) -> dict[str, Any]:
-        """Make one event of a worker for the next report."""
-        made = {
+        """Add an event of a worker to the next report, and return it."""
+        event = {
             "id": str(uuid.uuid4()),
             "kind": kind,
             "job": worker.entry["job"],
@@ -187,8 +187,8 @@ class SimulatedAgent:
             "age_seconds": 0.0,
             **fields,
         }
-        self.events.append(made)
-        return made
+        self.events.append(event)
+        return event
 
     def shard_stored(self, worker: SimulatedWorker, iteration: int, reason: str) -> dict[str, Any]:
         """Return the event that a rank's part of a state is durable."""
@@ -205,7 +205,8 @@ class SimulatedAgent:
         )
 
     def state_stored(self, worker: SimulatedWorker, iteration: int, reason: str = "periodic") -> None:
-        """Let the ranks of a worker's generation store their state after this iteration, at their reports."""
+        """Let each rank of a worker's generation store the state of this iteration at its agent's next
+        report."""
         POINTS[worker.entry["job"], worker.entry["generation"]] = (iteration, reason)
 
     def _store_agreed(self) -> None:
@@ -217,12 +218,12 @@ class SimulatedAgent:
 
     def rank_zero(self, job_id: str) -> SimulatedWorker | None:
         """Return the training rank 0 of a job on this server."""
-        found = [
+        candidates = [
             worker
             for (job, _, rank), worker in self.workers.items()
             if job == job_id and rank == 0 and worker.entry["purpose"] == "training"
         ]
-        return max(found, key=lambda worker: worker.entry["generation"]) if found else None
+        return max(candidates, key=lambda worker: worker.entry["generation"]) if candidates else None
 
     def complete(self, job_id: str) -> None:
         """Let a training job reach its last iteration and store its weights."""
@@ -290,7 +291,7 @@ class SimulatedAgent:
 
 
 _AGENT = PreparedRows(lambda agent_id: Agent.objects.select_related("server").filter(pk=agent_id))
-_TOLD = PreparedValues(
+_LAST_REPORTED = PreparedValues(
     lambda agent_id: Agent.objects.filter(pk=agent_id).values_list(
         "server__desired_version", "server__state", "last_report_at"
     )
@@ -330,14 +331,14 @@ def let_agents_answer(*agents: SimulatedAgent) -> bool:
 def settle_through_slots(*agents: SimulatedAgent, rounds: int = 9) -> None:
     """Alternate planner and agents while slots end, until a round changes nothing."""
     for _ in range(rounds):
-        before = _known(agents)
+        before = _visible_state(agents)
         settle(*agents, rounds=1)
         let_pass(0.1)
-        if _known(agents) == before:
+        if _visible_state(agents) == before:
             return
 
 
-def _known(agents: Sequence[SimulatedAgent]) -> tuple[object, ...]:
+def _visible_state(agents: Sequence[SimulatedAgent]) -> tuple[object, ...]:
     """Return the state of all jobs as users and agents see it."""
     jobs = Job.objects.order_by("pk").values_list(
         "pk", "state", "curve", "curve__state", "curve__complete", "awaits_levels", "refused_kinds"

@@ -89,15 +89,15 @@ class World:
             "a server beside it, with other work": self.neighbour,
             "a server of another cluster": self.stranger,
             "an agent that was revoked": self.revoked,
-            "somebody without a credential": None,
-            "somebody with a wrong one": "agent_wrong",
+            "a sender without a credential": None,
+            "a sender with a wrong credential": "agent_wrong",
         }
 
 
 @pytest.fixture
 def world(tmp_path: Path, settings: Any) -> World:
     settings.CHECKPOINT_URL = tmp_path.as_uri()
-    made = World()
+    created = World()
     (tmp_path / "environment.tar.gz").write_bytes(b"packages")
     Environment.objects.create(
         digest=ENVIRONMENT,
@@ -106,15 +106,15 @@ def world(tmp_path: Path, settings: Any) -> World:
         finished_at=timezone.now(),
         uri=(tmp_path / "environment.tar.gz").as_uri(),
     )
-    return made
+    return created
 
 
 OUTSIDERS = (
     "a server beside it, with other work",
     "a server of another cluster",
     "an agent that was revoked",
-    "somebody without a credential",
-    "somebody with a wrong one",
+    "a sender without a credential",
+    "a sender with a wrong credential",
 )
 
 
@@ -136,7 +136,7 @@ ITEMS: dict[str, Callable[[World], dict[str, Any]]] = {
     "memory_store": lambda world: {"memory_store": stored_in_memory(world.generation)},
     **{f"event {kind}": _event(kind) for kind in EVENT_FIELDS},
 }
-#: What is about the sender's server alone, whatever it says.
+#: Reports that only ever concern the sender's own server.
 OF_ITS_SERVER: dict[str, dict[str, Any]] = {
     "inventory": {"inventory": {"gpus": [{"index": 0, "kind": "emulated-other"}], "hostname": "new"}},
     "link_load": {"link_load": {"network": {"state": 12_345.0}}},
@@ -171,8 +171,8 @@ def everything_of(job: Job) -> dict[str, Any]:
         )
     }
     stores = Agent.objects.order_by("pk").values_list("memory_store", flat=True)
-    held = [entry for store in stores for entry in store.get("holdings", []) if entry["job"] == job.pk]
-    return {**rows, "in memory": held}
+    holdings = [entry for store in stores for entry in store.get("holdings", []) if entry["job"] == job.pk]
+    return {**rows, "in memory": holdings}
 
 
 def servers_but(sender: Sender) -> list[dict[str, Any]]:
@@ -198,9 +198,9 @@ def test_message_of_the_holding_server_is_accepted(world: World, message: str) -
     assert everything_of(world.job) != before
 
 
-@pytest.mark.parametrize("who", OUTSIDERS)
-def test_messages_of_other_senders_are_refused(world: World, who: str) -> None:
-    sender = world.senders[who]
+@pytest.mark.parametrize("name", OUTSIDERS)
+def test_messages_of_other_senders_are_refused(world: World, name: str) -> None:
+    sender = world.senders[name]
     before = everything_of(world.job)
     for message, make in ITEMS.items():
         report = make(world)
@@ -221,30 +221,30 @@ def test_messages_of_rank_0_are_refused_from_the_server_of_rank_1(world: World) 
         answer = send(world.second, ITEMS[message](world))
         assert len(answer.json()["refused"]) == 1, message
         after = everything_of(world.job)
-        told = after.pop("JobEvent")
+        events = after.pop("JobEvent")
         assert after == before, message
-        refusals = [line["kind"] for line in told]
-        assert refusals == ["report_refused"] * number, "it is the job's business all the same"
+        refusals = [line["kind"] for line in events]
+        assert refusals == ["report_refused"] * number, "the job's events record the refusal"
 
 
 @pytest.mark.parametrize("download", DOWNLOADS)
 def test_only_running_servers_download_functions_and_environments(world: World, download: str) -> None:
     path = DOWNLOADS[download](world)
     assert fetch(world.holder, path).status_code == 200
-    for who in OUTSIDERS:
-        refused = fetch(world.senders[who], path)
-        assert refused.status_code in (401, 404), who
+    for name in OUTSIDERS:
+        refused = fetch(world.senders[name], path)
+        assert refused.status_code in (401, 404), name
         assert refused.headers["Content-Type"] == "application/problem+json"
 
 
 def test_desired_state_holds_only_the_work_of_its_server(world: World) -> None:
     own = fetch(world.holder, "desired").json()["generations"]
     assert [entry["job"] for entry in own] == [world.job.pk] * 2
-    for who in OUTSIDERS:
-        told = fetch(world.senders[who], "desired")
-        assert told.status_code in (200, 401), who
-        assert world.job.pk not in told.content.decode(), who
-        assert world.generation.secret not in told.content.decode(), who
+    for name in OUTSIDERS:
+        desired = fetch(world.senders[name], "desired")
+        assert desired.status_code in (200, 401), name
+        assert world.job.pk not in desired.content.decode(), name
+        assert world.generation.secret not in desired.content.decode(), name
 
 
 def test_an_event_cannot_be_used_up_by_another_agent(world: World) -> None:
@@ -260,18 +260,18 @@ def test_an_event_cannot_be_used_up_by_another_agent(world: World) -> None:
     "uri", ["file:///etc/passwd", "s3://other/state.pt", "file://{store}/jobs/other/checkpoints/1-9.pt"]
 )
 def test_reported_uris_never_leave_the_folder_of_the_job(world: World, settings: Any, uri: str) -> None:
-    told = uri.format(store=settings.CHECKPOINT_URL.removeprefix("file://"))
-    send(world.holder, {"events": [event(world.generation, "shard_stored", uri=told)]})
-    artifact = {"name": "weights.pt", "uri": told, "bytes": 4, "sha256": "0" * 64}
+    reported = uri.format(store=settings.CHECKPOINT_URL.removeprefix("file://"))
+    send(world.holder, {"events": [event(world.generation, "shard_stored", uri=reported)]})
+    artifact = {"name": "weights.pt", "uri": reported, "bytes": 4, "sha256": "0" * 64}
     send(world.holder, {"events": [event(world.generation, "completed", artifacts=[artifact])]})
     folder = f"{settings.CHECKPOINT_URL}/jobs/{world.job.pk}"
     assert StateShard.objects.get().uri == f"{folder}/checkpoints/1-9/0.pt"
     assert Artifact.objects.get().uri == f"{folder}/artifacts/1/weights.pt"
 
 
-@pytest.mark.parametrize("who", ["the server that holds the work", *OUTSIDERS])
-def test_server_facts_change_only_the_server_of_the_sender(world: World, who: str) -> None:
-    sender = world.senders.get(who, world.holder)
+@pytest.mark.parametrize("name", ["the server that holds the work", *OUTSIDERS])
+def test_server_facts_change_only_the_server_of_the_sender(world: World, name: str) -> None:
+    sender = world.senders.get(name, world.holder)
     before = servers_but(sender)
     expected = {"inventory": "new", "link_load": {"network": {"state": 12_345.0}}, "memory_store": 10_000}
     for message, report in OF_ITS_SERVER.items():
@@ -282,18 +282,18 @@ def test_server_facts_change_only_the_server_of_the_sender(world: World, who: st
             continue
         assert answer.status_code == 200, message
         agent = Agent.objects.select_related("server").get(server=sender)
-        told = {
+        stored = {
             "inventory": agent.server.hostname,
             "link_load": agent.link_load,
             "memory_store": agent.memory_store.get("limit_bytes"),
         }
-        assert told[message] == expected[message]
+        assert stored[message] == expected[message]
 
 
 def test_no_agent_becomes_another_server_by_enrolling(world: World) -> None:
-    """Its token names no server, or another one."""
+    """The enrolment token names no server, or a server other than the body's."""
     before = servers_but(None)
-    for who, server_name in itertools.product(OUTSIDERS, ("", "neighbour")):
+    for name, server_name in itertools.product(OUTSIDERS, ("", "neighbour")):
         token = enrolment_token_create(created_by=None, cluster=world.holder.cluster, server_name=server_name)
         body = {
             "token": token,
@@ -306,7 +306,7 @@ def test_no_agent_becomes_another_server_by_enrolling(world: World) -> None:
             "/agent/v1/enrol",
             json.dumps(body),
             content_type="application/json",
-            headers=authorization(world.senders[who]),
+            headers=authorization(world.senders[name]),
         )
         assert (answer.status_code, answer.json()["code"]) == (401, "enrolment_refused")
         assert world.generation.secret not in answer.content.decode()

@@ -48,7 +48,7 @@ def with_timing(**fields: Any) -> dict[str, Any]:
     return RECORD | {"timing": TIMING | fields}
 
 
-def test_a_record_is_taken_as_it_is() -> None:
+def test_a_valid_record_is_accepted_unchanged() -> None:
     fields, problem = check(ExpertRouting, RECORD)
     assert fields == RECORD | {"other_layers": 0}, problem
 
@@ -100,7 +100,7 @@ RANKS = list(range(limits.HOSTS_OF_AN_EXPERT))
         (RECORD | {"decisions": [DECISION | {"ffn_seconds": float("inf")}]}, "finite"),
     ],
 )
-def test_a_record_that_makes_no_sense_is_refused(record: dict[str, Any], complaint: str) -> None:
+def test_an_inconsistent_record_is_refused(record: dict[str, Any], complaint: str) -> None:
     fields, problem = check(ExpertRouting, record)
     assert fields is None
     assert complaint in problem
@@ -126,14 +126,16 @@ def test_the_newest_record_is_shown_with_its_workers(server: Server) -> None:
     job, generation = trained(server)
     assert experts_of(job)["layers"] == newest_decisions(job, 20) == []
     send(server, {"events": [reported(generation), reported(generation, iteration=10, decisions=[])]})
-    told = experts_of(job)
-    assert (told["generation"], told["iteration"], told["iterations"]) == (generation.number, 20, 10)
-    (layer,) = told["layers"]
+    experts = experts_of(job)
+    assert (experts["generation"], experts["iteration"], experts["iterations"]) == (generation.number, 20, 10)
+    (layer,) = experts["layers"]
     assert (layer["load"], layer["two_expert_share"], layer["dropped_share"]) == ([1.5, 0.5], 0.25, 0.15)
-    assert told["workers"] == [{"rank": 0, "server": "node-a", "gpu": 0}]
-    assert told["all_to_all"]["share"] == 0.4
-    assert told["decisions"] == newest_decisions(job, 20) == [{"generation": generation.number, **DECISION}]
-    (point,) = told["history"]
+    assert experts["workers"] == [{"rank": 0, "server": "node-a", "gpu": 0}]
+    assert experts["all_to_all"]["share"] == 0.4
+    assert (
+        experts["decisions"] == newest_decisions(job, 20) == [{"generation": generation.number, **DECISION}]
+    )
+    (point,) = experts["history"]
     assert (point["largest_load"], point["all_to_all_share"]) == ([1.5], 0.4)
     Job.objects.get(pk=job.pk).delete()
     assert not JobExperts.objects.exists()
@@ -152,8 +154,8 @@ def test_stored_routing_history_is_bounded(server: Server) -> None:
     decisions = [DECISION] * limits.DECISIONS_OF_A_RECORD
     for number in range(1, 6):
         send(server, {"events": [reported(generation, iteration=20 * number, decisions=decisions)]})
-    kept = JobExperts.objects.get(job=job)
-    assert (kept.iteration, len(kept.history), len(kept.decisions)) == (100, 5, DECISIONS_KEPT)
+    stored = JobExperts.objects.get(job=job)
+    assert (stored.iteration, len(stored.history), len(stored.decisions)) == (100, 5, DECISIONS_KEPT)
     other = [LAYER | {"name": "another"}]
     send(server, {"events": [reported(generation, iteration=120, layers=other, timing=None)]})
     (point,) = experts_of(job)["history"]
@@ -166,6 +168,9 @@ def test_a_long_history_is_thinned_evenly() -> None:
         history = grown(history, {"iteration": iteration})
         assert len(history) <= HISTORY_POINTS
         assert history[-1]["iteration"] == iteration
-    steps = [later["iteration"] - one["iteration"] for one, later in zip(history, history[1:], strict=False)]
+    steps = [
+        later["iteration"] - earlier["iteration"]
+        for earlier, later in zip(history, history[1:], strict=False)
+    ]
     assert max(steps) <= 2 * 1000 / len(history)
-    assert [each["iteration"] for each in grown(history, {"iteration": 0})] == [0]
+    assert [point["iteration"] for point in grown(history, {"iteration": 0})] == [0]

@@ -27,7 +27,7 @@ HOUR = 3600.0
 
 
 class DatabaseClock:
-    """A database clock that can jump, beside a machine's seconds since boot, which cannot."""
+    """A database clock that can jump, and a machine's seconds since boot, which cannot."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reading = Reading(timezone.now(), "boot", 5000.0)
@@ -37,12 +37,12 @@ class DatabaseClock:
     def jump(self, seconds: float) -> None:
         self.reading = replace(self.reading, now=self.reading.now + timedelta(seconds=seconds))
 
-    def look_for(self, seconds: float, *heard: SimulatedAgent) -> None:
+    def look_for(self, seconds: float, *reporting: SimulatedAgent) -> None:
         """Let time pass and check leases each second, after reports of these agents."""
         for _ in range(round(seconds)):
             self.jump(1.0)
             self.reading = replace(self.reading, boot_seconds=self.reading.boot_seconds + 1.0)
-            for agent in heard:
+            for agent in reporting:
                 agent.report()
             expire_leases()
 
@@ -77,17 +77,17 @@ def test_clock_jump_neither_hides_nor_fakes_a_silent_server(
     nodes: tuple[SimulatedAgent, SimulatedAgent],
     seconds: float,
 ) -> None:
-    heard, silent = nodes
-    database_clock.look_for(2, heard, silent)
-    database_clock.look_for(cluster.suspect_seconds - 3, heard)
+    reporting, silent = nodes
+    database_clock.look_for(2, reporting, silent)
+    database_clock.look_for(cluster.suspect_seconds - 3, reporting)
     database_clock.jump(seconds)
     expire_leases()
     assert states() == [ServerState.UP, ServerState.UP]
-    database_clock.look_for(cluster.suspect_seconds + 2, heard)
+    database_clock.look_for(cluster.suspect_seconds + 2, reporting)
     assert states() == [ServerState.UP, ServerState.SUSPECT]
-    database_clock.look_for(cluster.fence_seconds - 2 * cluster.suspect_seconds + 1, heard)
+    database_clock.look_for(cluster.fence_seconds - 2 * cluster.suspect_seconds + 1, reporting)
     assert states() == [ServerState.UP, ServerState.SUSPECT], "its workers may still train"
-    database_clock.look_for(cluster.suspect_seconds + 2, heard)
+    database_clock.look_for(cluster.suspect_seconds + 2, reporting)
     assert states() == [ServerState.UP, ServerState.DOWN]
 
 
@@ -110,8 +110,8 @@ def test_a_process_whose_own_clock_is_wrong_changes_no_lease(
 def test_fifty_dead_servers_are_detected_within_the_settings_bounds(
     cluster: Cluster, database_clock: DatabaseClock
 ) -> None:
-    """Detection comes at the first lease check at least `suspect_seconds` after the last report, which is up
-    to a period old when the agent dies. `benchmarks/long/detection.py` measures it on real agents."""
+    """A dead server is detected by the first lease check at least `suspect_seconds` after its last report,
+    which is up to a period old at its death. `benchmarks/long/detection.py` measures it on real agents."""
     period, chance = 1.0, random.Random(1)
     servers = [ServerFactory.create(cluster=cluster, gpus=1, state=ServerState.UP) for _ in range(50)]
     agents = {server.name: server.agent for server in servers}
@@ -119,8 +119,8 @@ def test_fifty_dead_servers_are_detected_within_the_settings_bounds(
     dies_at = {name: chance.uniform(0.0, 5.0) for name in agents}
     reported_at = {name: at - chance.uniform(0.0, min(at, period)) for name, at in dies_at.items()}
     missed_at: dict[str, float] = {}
-    looks = [0.5 + look for look in range(20)]
-    moments = sorted([(at, name) for name, at in reported_at.items()] + [(at, "") for at in looks])
+    checks = [0.5 + second for second in range(20)]
+    moments = sorted([(at, name) for name, at in reported_at.items()] + [(at, "") for at in checks])
     began, boot = database_clock.reading.now, database_clock.reading.boot_seconds
     for at, name in moments:
         database_clock.reading = replace(
@@ -130,12 +130,12 @@ def test_fifty_dead_servers_are_detected_within_the_settings_bounds(
             renew_lease(agents[name])
             continue
         expire_leases()
-        for found in Server.objects.filter(state=ServerState.SUSPECT).values_list("name", flat=True):
-            missed_at.setdefault(found, at)
-    after = [missed_at[name] - dies_at[name] for name in agents]
-    assert min(after) >= cluster.suspect_seconds - period
-    assert max(after) <= cluster.suspect_seconds + 1.0
-    assert max(after) - min(after) > period, "the moments are spread over the band"
+        for name_found in Server.objects.filter(state=ServerState.SUSPECT).values_list("name", flat=True):
+            missed_at.setdefault(name_found, at)
+    delays = [missed_at[name] - dies_at[name] for name in agents]
+    assert min(delays) >= cluster.suspect_seconds - period
+    assert max(delays) <= cluster.suspect_seconds + 1.0
+    assert max(delays) - min(delays) > period, "the moments are spread over the band"
 
 
 seconds_passed = st.floats(min_value=0.0, max_value=9.0)
@@ -143,17 +143,17 @@ jumps = st.one_of(st.just(0.0), st.floats(min_value=-9000.0, max_value=9000.0))
 
 
 @given(st.lists(st.tuples(seconds_passed, jumps), max_size=12))
-def test_every_jump_is_seen_for_what_it_is_and_none_is_a_gap(steps: list[tuple[float, float]]) -> None:
+def test_every_jump_is_measured_and_none_counts_as_a_gap(steps: list[tuple[float, float]]) -> None:
     now, boot = START, 100.0
     watch, _ = look(Watch(None, None, {}), Reading(now, "boot", boot), SUSPECT, FENCE)
     watch = replace(watch, hold_until=None)
-    unseen = 0.0
+    unmeasured = 0.0
     for passed, jump in steps:
         boot += passed
         now += timedelta(seconds=passed + jump)
-        watch, seen = look(watch, Reading(now, "boot", boot), SUSPECT, FENCE)
-        unseen += jump - seen
-        assert abs(unseen) < lease_clock.JUMP_SECONDS + 1e-3, "small ones do not add up"
+        watch, measured = look(watch, Reading(now, "boot", boot), SUSPECT, FENCE)
+        unmeasured += jump - measured
+        assert abs(unmeasured) < lease_clock.JUMP_SECONDS + 1e-3, "undetected jumps do not add up"
         assert watch.hold_until is None
 
 
@@ -166,7 +166,7 @@ def test_gap_holds_leases_for_a_fence_period_at_any_clock_reading() -> None:
 
 
 def test_first_reading_from_another_machine_holds_leases_once() -> None:
-    """A new machine cannot detect whether the clock jumped meanwhile."""
+    """A new machine cannot detect whether the clock jumped since the last check."""
     watch = Watch(START, None, {"boot": 0.0})
     other = Reading(START + timedelta(seconds=1), "other", 7.0)
     watch, jump = look(watch, other, SUSPECT, FENCE)

@@ -40,30 +40,30 @@ FIGURES = {"latency_seconds": 2e-4, "bytes_per_second": 1e9}
 
 @pytest.fixture
 def servers() -> list[Server]:
-    made = [busy_server(name) for name in ("node-a", "node-b", "node-c")]
-    heard()
-    return made
+    enrolled = [busy_server(name) for name in ("node-a", "node-b", "node-c")]
+    renew_reports()
+    return enrolled
 
 
-def heard() -> None:
+def renew_reports() -> None:
     """Renew the last report of all agents."""
     Agent.objects.update(last_report_at=timezone.now())
 
 
-def tells(server: Server, about: ServerLink, **changes: Any) -> list[dict[str, Any]]:
+def report_measurement(server: Server, about: ServerLink, **changes: Any) -> list[dict[str, Any]]:
     """Report a measurement as that agent; return the refused items."""
-    told = {"link": about.pk, "number": about.number, **FIGURES, **changes}
-    answer = send(server, {"link_probe": told})
+    report = {"link": about.pk, "number": about.number, **FIGURES, **changes}
+    answer = send(server, {"link_probe": report})
     assert answer.status_code == 200
     refused: list[dict[str, Any]] = answer.json()["refused"]
     return refused
 
 
-def measured(server: Server, **changes: Any) -> ServerLink:
+def measure_link(server: Server, **changes: Any) -> ServerLink:
     """Measure one link of the server and return it."""
     ask_for_measurements()
     link = ServerLink.objects.get(first=server, asked_at__isnull=False)
-    assert tells(server, link, **changes) == []
+    assert report_measurement(server, link, **changes) == []
     link.refresh_from_db()
     return link
 
@@ -76,13 +76,13 @@ def spread_job(*servers: Server) -> Any:
     )
 
 
-def later(age: timedelta) -> None:
+def age_links(age: timedelta) -> None:
     """Let this much time pass."""
     for name in ("asked_at", "tried_at", "measured_at"):
         for link in ServerLink.objects.filter(**{f"{name}__isnull": False}):
             setattr(link, name, getattr(link, name) - age)
             link.save(update_fields=[name])
-    heard()
+    renew_reports()
 
 
 def test_two_idle_servers_are_asked_to_measure_their_link(servers: list[Server]) -> None:
@@ -110,52 +110,52 @@ def test_no_worker_gets_the_port_on_which_a_link_is_measured(servers: list[Serve
     ask_for_measurements()
     link = ServerLink.objects.get()
     Server.objects.filter(pk=link.second_id).update(port_next=link.port)
-    (taken,) = take_ports([[link.second_id]])
-    assert taken != [link.port]
+    (ports,) = take_ports([[link.second_id]])
+    assert ports != [link.port]
 
 
 def test_measured_link_is_stored_and_measured_again_later(servers: list[Server]) -> None:
-    link = measured(servers[0])
+    link = measure_link(servers[0])
     assert (link.latency_seconds, link.bytes_per_second) == (2e-4, 1e9)
     assert (link.asked_at, link.secret, link.problem, link.emulated) == (None, "", "", False)
     assert desired_state(servers[0].pk)["link_probe"] is None
     while ask_for_measurements():
         current = ServerLink.objects.select_related("first").get(asked_at__isnull=False)
-        assert current.pk != link.pk, "all others first"
-        tells(current.first, current)
+        assert current.pk != link.pk, "all other links come first"
+        report_measurement(current.first, current)
     assert ServerLink.objects.filter(measured_at__isnull=False).count() == 3
-    later(MEASURE_AGAIN + timedelta(seconds=1))
+    age_links(MEASURE_AGAIN + timedelta(seconds=1))
     assert ask_for_measurements() == 1
     link.refresh_from_db()
     assert link.number == 2
 
 
 @pytest.mark.parametrize(
-    ("spread", "asked"), [((0, 1), 0), ((1, 2), 0), ((0,), 1)], ids=["both", "one", "within a server"]
+    ("spread", "requests"), [((0, 1), 0), ((1, 2), 0), ((0,), 1)], ids=["both", "one", "within a server"]
 )
 def test_links_that_a_job_uses_are_not_measured(
-    servers: list[Server], spread: tuple[int, ...], asked: int
+    servers: list[Server], spread: tuple[int, ...], requests: int
 ) -> None:
     Server.objects.filter(pk=servers[2].pk).update(drain="drained")
     generation = spread_job(*(servers[place] for place in spread))
-    assert ask_for_measurements() == asked
+    assert ask_for_measurements() == requests
     Assignment.objects.filter(generation=generation).update(
         state=AssignmentState.RELEASED, released_at=timezone.now()
     )
-    assert ask_for_measurements() == 1 - asked
+    assert ask_for_measurements() == 1 - requests
 
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_link_measurement_beside_a_job_is_discarded(servers: list[Server], ended: bool) -> None:
-    before = measured(servers[0])
-    later(MEASURE_AGAIN + timedelta(seconds=1))
+    before = measure_link(servers[0])
+    age_links(MEASURE_AGAIN + timedelta(seconds=1))
     Server.objects.filter(pk=servers[2].pk).update(drain="drained")
     ask_for_measurements()
     generation = spread_job(*servers[:2])
     if ended:
         generation.assignments.update(state=AssignmentState.RELEASED, released_at=timezone.now())
     link = ServerLink.objects.get(asked_at__isnull=False)
-    assert tells(servers[0], link, bytes_per_second=5.0) == []
+    assert report_measurement(servers[0], link, bytes_per_second=5.0) == []
     link.refresh_from_db()
     assert link.bytes_per_second == before.bytes_per_second
     assert "jobs used" in link.problem
@@ -166,13 +166,13 @@ def test_a_measurement_without_result_is_tried_again(servers: list[Server]) -> N
     Server.objects.filter(pk=servers[2].pk).update(drain="drained")
     ask_for_measurements()
     link = ServerLink.objects.get()
-    tells(servers[0], link, problem="no route", latency_seconds=None, bytes_per_second=None)
+    report_measurement(servers[0], link, problem="no route", latency_seconds=None, bytes_per_second=None)
     link.refresh_from_db()
     assert (link.problem, link.measured_at) == ("no route", None)
     assert ask_for_measurements() == 0
-    later(TRY_AGAIN + timedelta(seconds=1))
+    age_links(TRY_AGAIN + timedelta(seconds=1))
     assert ask_for_measurements() == 1
-    later(PROBE_TIMEOUT + timedelta(seconds=1))
+    age_links(PROBE_TIMEOUT + timedelta(seconds=1))
     assert ask_for_measurements() == 0
     link.refresh_from_db()
     assert "did not answer" in link.problem
@@ -190,10 +190,10 @@ def test_result_stored_just_before_the_timeout_stays(
 ) -> None:
     Server.objects.filter(pk=servers[2].pk).update(drain="drained")
     ask_for_measurements()
-    later(PROBE_TIMEOUT + timedelta(seconds=1))
+    age_links(PROBE_TIMEOUT + timedelta(seconds=1))
 
     def lock_after_the_result(cluster_id: int) -> Cluster:
-        tells(servers[0], ServerLink.objects.get())
+        report_measurement(servers[0], ServerLink.objects.get())
         return lock_cluster(cluster_id)
 
     monkeypatch.setattr(link_probes, "lock_cluster", lock_after_the_result)
@@ -221,8 +221,8 @@ def test_only_the_requested_measurement_and_sender_are_accepted(
 ) -> None:
     ask_for_measurements()
     link = ServerLink.objects.get()
-    answer = tells(servers[sender], link, **changes)
-    assert [one["part"] for one in answer] == (["link_probe"] if refused else [])
+    answer = report_measurement(servers[sender], link, **changes)
+    assert [item["part"] for item in answer] == (["link_probe"] if refused else [])
     link.refresh_from_db()
     assert link.measured_at is None
     assert link.asked_at is not None
@@ -241,28 +241,28 @@ def test_silent_servers_measure_no_links(servers: list[Server], silent: str) -> 
     assert ask_for_measurements() == 0
 
 
-def test_plans_are_made_for_the_slowest_link(servers: list[Server]) -> None:
+def test_plans_assume_the_slowest_link(servers: list[Server]) -> None:
     assert known_links(KIND).source == "default"
     assert known_links(KIND).profile.between == DEFAULT_RATE
-    measured(servers[0])
+    measure_link(servers[0])
     rates = {servers[1].pk: 5e8, servers[2].pk: 2e9}
     while ask_for_measurements():
         link = ServerLink.objects.select_related("first").get(asked_at__isnull=False)
-        tells(link.first, link, bytes_per_second=rates[link.second_id], latency_seconds=1e-4)
-    known = known_links(KIND)
-    assert (known.source, known.emulated) == ("measured", False)
-    assert known.profile.between == LinkRate(2e-4, 1e9)
+        report_measurement(link.first, link, bytes_per_second=rates[link.second_id], latency_seconds=1e-4)
+    links = known_links(KIND)
+    assert (links.source, links.emulated) == ("measured", False)
+    assert links.profile.between == LinkRate(2e-4, 1e9)
     network = network_of(servers)
     assert network.slowest([servers[1].pk, servers[2].pk]).rate == LinkRate(1e-4, 2e9)
 
 
 def test_emulated_links_are_labelled_and_used_until_measured(servers: list[Server]) -> None:
-    told = ServerLinks.from_message(DEFAULT_LINKS).to_message()
-    Server.objects.update(links=told)
-    known = known_links(KIND)
-    assert (known.source, known.emulated) == ("emulated", True)
-    assert known.profile.between.bytes_per_second == 1e9
-    measured(servers[0], bytes_per_second=9e8)
+    emulated = ServerLinks.from_message(DEFAULT_LINKS).to_message()
+    Server.objects.update(links=emulated)
+    known_before = known_links(KIND)
+    assert (known_before.source, known_before.emulated) == ("emulated", True)
+    assert known_before.profile.between.bytes_per_second == 1e9
+    measure_link(servers[0], bytes_per_second=9e8)
     matrix = link_matrix(timezone.now())
     assert matrix.servers == ("node-a", "node-b", "node-c")
     links = {(link.first, link.second): link for link in matrix.links}
@@ -299,18 +299,18 @@ def test_all_pairs_of_a_few_servers_and_some_of_many() -> None:
     for count in (MOST_WITH_ALL_PAIRS + 1, 64, 1000):
         pairs = pairs_of(range(count))
         assert len(pairs) <= count * count.bit_length()
-        assert {one for pair in pairs for one in pair} == set(range(count))
+        assert {server for pair in pairs for server in pair} == set(range(count))
         assert all(first < second for first, second in pairs)
     chosen = apart(pairs_of(range(64)), 8)
     assert len(chosen) == 8
-    assert len({one for pair in chosen for one in pair}) == 16
+    assert len({server for pair in chosen for server in pair}) == 16
 
 
-def test_a_generation_that_is_over_uses_no_link(servers: list[Server]) -> None:
+def test_a_retired_generation_uses_no_link(servers: list[Server]) -> None:
     generation = spread_job(*servers)
     generation.assignments.update(
         state=AssignmentState.RELEASED, released_at=timezone.now() - timedelta(hours=1)
     )
     generation.state = GenerationState.RETIRED
     generation.save()
-    assert measured(servers[0]).problem == ""
+    assert measure_link(servers[0]).problem == ""

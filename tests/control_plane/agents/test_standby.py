@@ -28,8 +28,8 @@ Three = tuple[SimulatedAgent, SimulatedAgent, SimulatedAgent]
 
 @pytest.fixture
 def operator(cluster: Cluster) -> User:
-    made: User = UserFactory.create(is_operator=True)
-    return made
+    user: User = UserFactory.create(is_operator=True)
+    return user
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def standing_by() -> set[str]:
 
 
 def used() -> set[str]:
-    held = Assignment.objects.filter(state=AssignmentState.HELD)
-    return set(held.values_list("gpu__server__name", flat=True))
+    assignments = Assignment.objects.filter(state=AssignmentState.HELD)
+    return set(assignments.values_list("gpu__server__name", flat=True))
 
 
 def named(agents: Three, name: str) -> SimulatedAgent:
@@ -62,7 +62,7 @@ def test_standby_server_is_unused_until_it_replaces_a_lost_one(
     assert not Gpu.objects.usable().filter(server__name=spare).exists()
     lost = min(used())
     fall_silent(named(three, lost), cluster)
-    assert standing_by() == {lost}, "both have changed parts"
+    assert standing_by() == {lost}, "the two servers have swapped roles"
     others = [agent for agent in three if agent.agent.server.name != lost]
     settle(*others)
     assert used() >= {spare}
@@ -80,8 +80,8 @@ def test_returning_server_refills_the_standby_pool_without_moves(
     fall_silent(silent, cluster)
     settle(*(agent for agent in three if agent is not silent))
     reconcile()
-    told = Incident.objects.get(kind=Incident.Kind.NO_STANDBY)
-    assert f"Not here: {lost}" in told.message
+    incident = Incident.objects.get(kind=Incident.Kind.NO_STANDBY)
+    assert f"Not here: {lost}" in incident.message
     before = used()
     silent.workers = {}
     silent.report()
@@ -109,9 +109,9 @@ def test_server_needed_by_a_promise_does_not_stand_by(
     cluster: Cluster, submit: Submit, operator: User
 ) -> None:
     two = tuple(SimulatedAgent.enrol(f"node-{number}", 4, SPEED) for number in (1, 2))
-    known = submit("best_effort", iterations=10)
+    measured_job = submit("best_effort", iterations=10)
     settle(*two)
-    next(agent for agent in two if agent.rank_zero(known.pk)).complete(known.pk)
+    next(agent for agent in two if agent.rank_zero(measured_job.pk)).complete(measured_job.pk)
     for agent in two:
         agent.report()
     settle(*two)
@@ -137,8 +137,8 @@ def test_too_large_pool_is_refused_and_a_smaller_one_frees_servers(
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
         standby_set(cluster=cluster, actor=operator, standby_servers=3)
-    (said,) = refused.value.errors["standby_servers"]
-    assert said.endswith("at most 2 can stand by.")
+    (message,) = refused.value.errors["standby_servers"]
+    assert message.endswith("at most 2 can stand by.")
     standby_set(cluster=cluster, actor=operator, standby_servers=2)
     assert len(standing_by()) == 2
     standby_set(cluster=cluster, actor=operator, standby_servers=0)
@@ -150,7 +150,7 @@ def test_standby_advice_follows_from_the_operators_figures(
 ) -> None:
     (pool,) = standby_of(cluster).pools
     assert (pool.servers, pool.advised) == (3, 0)
-    # Three servers, each failing once an hour, and an hour until another is there: losses pile up.
+    # Each of three servers fails once an hour, and a replacement takes an hour: losses accumulate.
     changed = standby_set(
         cluster=cluster, actor=operator, failures_per_server_day=24.0, replacement_seconds=3600.0
     )

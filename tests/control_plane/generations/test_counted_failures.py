@@ -23,9 +23,13 @@ from tests.control_plane.generations.test_life_cycle import (
 )
 
 
-def counted(found: list[Instruction]) -> list[tuple[int, int, str]]:
-    """Return the failures so far, the furthest iteration, and the reason."""
-    return [(one.failures, one.iteration, one.reason) for one in found if isinstance(one, to_do.CountFailure)]
+def counted(instructions: list[Instruction]) -> list[tuple[int, int, str]]:
+    """Return of each counted failure the number so far, the furthest iteration, and the reason."""
+    return [
+        (instruction.failures, instruction.iteration, instruction.reason)
+        for instruction in instructions
+        if isinstance(instruction, to_do.CountFailure)
+    ]
 
 
 REASONS = ["start_failed", "plan_refused", "storage_failed", "killed"]
@@ -35,13 +39,15 @@ REASONS = ["start_failed", "plan_refused", "storage_failed", "killed"]
 @pytest.mark.parametrize("was_live", [False, True])
 def test_generation_end_on_healthy_servers_counts_as_a_failure(reason: str, was_live: bool) -> None:
     number = 2
-    one = training(number, "failed") if was_live else coming(number, "failed", goal=Goal.TRAIN)
-    job = running(live=one) if was_live else running(coming=one)
+    generation = training(number, "failed") if was_live else coming(number, "failed", goal=Goal.TRAIN)
+    job = running(live=generation) if was_live else running(coming=generation)
     job = replace(job, failures=1, failed_at_iteration=70)
-    found = events.worker_failed(job, one, Fail(reason, "it ended"))
-    assert counted(found) == [(2, 70, reason)]
-    assert not any(isinstance(each, Fail) for each in found), "whether a server has failed is seen later"
-    after = carried_out(job, found)
+    instructions = events.worker_failed(job, generation, Fail(reason, "it ended"))
+    assert counted(instructions) == [(2, 70, reason)]
+    assert not any(isinstance(instruction, Fail) for instruction in instructions), (
+        "a failed server may still turn out to be the cause"
+    )
+    after = carried_out(job, instructions)
     assert (after.state, after.live, after.coming) == (JobState.SUSPENDED, None, None)
 
 
@@ -73,10 +79,10 @@ def test_specific_cause_replaces_a_lost_peer(reason: str) -> None:
     job = running(state=JobState.SUSPENDED, failures=2, failed_at_iteration=70)
     fault = Fail(reason, "division by zero")
     assert counted(events.worker_failed(job, lost, fault)) == [(2, 70, reason)], "it is the same failure"
-    said = replace(lost, failure_reason=reason)
+    named = replace(lost, failure_reason=reason)
     if reason == "killed":
-        assert events.worker_failed(job, said, fault) == []
-    assert counted(events.worker_failed(job, said, Fail("peer_lost", "reset"))) == []
+        assert events.worker_failed(job, named, fault) == []
+    assert counted(events.worker_failed(job, named, Fail("peer_lost", "reset"))) == []
 
 
 @pytest.mark.parametrize(
@@ -97,11 +103,11 @@ def test_a_report_after_its_generations_end_still_counts() -> None:
 
 
 def test_a_successor_failing_beside_its_predecessor_is_harmless() -> None:
-    one = coming(3, "failed")
-    beside = running(live=training(2, "training"), coming=one)
-    assert counted(events.worker_failed(beside, one, Fail("start_failed", "no port"))) == []
-    stopped = running(live=training(2, "training", goal=Goal.HAND_OVER), coming=one)
-    assert counted(events.worker_failed(stopped, one, Fail("start_failed", "no port"))) == [
+    successor = coming(3, "failed")
+    beside = running(live=training(2, "training"), coming=successor)
+    assert counted(events.worker_failed(beside, successor, Fail("start_failed", "no port"))) == []
+    stopped = running(live=training(2, "training", goal=Goal.HAND_OVER), coming=successor)
+    assert counted(events.worker_failed(stopped, successor, Fail("start_failed", "no port"))) == [
         (1, 70, "start_failed")
     ]
 
@@ -109,9 +115,9 @@ def test_a_successor_failing_beside_its_predecessor_is_harmless() -> None:
 def test_a_lease_that_ended_excuses_what_was_counted() -> None:
     live = training(2, "failed", failure_reason="peer_lost")
     job = running(live=live, failures=3, failed_at_iteration=70)
-    found = events.worker_failed(job, live, Fail("lease_ended", "its lease ended"))
-    assert to_do.ExcuseFailure(2) in found
-    assert counted(found) == []
+    instructions = events.worker_failed(job, live, Fail("lease_ended", "its lease ended"))
+    assert to_do.ExcuseFailure(2) in instructions
+    assert counted(instructions) == []
 
 
 @pytest.mark.parametrize(
@@ -123,15 +129,15 @@ def test_a_lease_that_ended_excuses_what_was_counted() -> None:
 )  # fmt: skip
 def test_a_start_that_takes_too_long_counts_where_functions_run(phases: list[str], counts: int) -> None:
     late = NOW - timedelta(seconds=1)
-    one = coming(2, *phases, goal=Goal.TRAIN, step_expires_at=late)
-    assert len(counted(steps.next_steps(running(coming=one), BOUNDS, NOW))) == counts
+    generation = coming(2, *phases, goal=Goal.TRAIN, step_expires_at=late)
+    assert len(counted(steps.next_steps(running(coming=generation), BOUNDS, NOW))) == counts
 
 
 def test_an_endless_iteration_counts_and_a_slow_store_does_not() -> None:
-    told = NOW - timedelta(seconds=BOUNDS.suspend_seconds + 1)
+    suspended_at = NOW - timedelta(seconds=BOUNDS.suspend_seconds + 1)
     stuck = training(
         2, "training", goal=Goal.SUSPEND, iterations_per_second=2.0,
-        step_expires_at=told + timedelta(seconds=BOUNDS.suspend_seconds + 5),
+        step_expires_at=suspended_at + timedelta(seconds=BOUNDS.suspend_seconds + 5),
     )  # fmt: skip
     assert counted(steps.next_steps(running(live=stuck), BOUNDS, NOW)) == [(1, 70, "timed_out")]
     storing = replace(stuck, step_expires_at=NOW - timedelta(seconds=1))
@@ -140,10 +146,10 @@ def test_an_endless_iteration_counts_and_a_slow_store_does_not() -> None:
 
 def _failed_often(**facts: object) -> JobFacts:
     fault = Fail("start_failed", "no port is free")
-    made = running(
+    job = running(
         state=JobState.SUSPENDED, iterations_done=50, failures=3, failed_at_iteration=70, last_failure=fault
     )
-    return replace(made, **facts)  # type: ignore[arg-type]
+    return replace(job, **facts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", [JobState.ADMITTED, JobState.RUNNING, JobState.SUSPENDED])

@@ -116,7 +116,7 @@ def test_error_in_one_job_does_not_stop_fencing_of_other_servers(
     assert Job.objects.get(pk=broken.pk).state == JobState.SUSPENDED
 
 
-def test_a_job_that_cannot_be_advanced_spoils_no_report(
+def test_a_report_is_stored_although_one_job_cannot_be_advanced(
     nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report's entries for other workers are stored, and also those for the job's own."""
@@ -141,14 +141,14 @@ def test_a_job_that_cannot_be_advanced_spoils_no_report(
         patched.setattr(reported_workers, "advance", fails)
         for node in nodes:
             node.report()
-    told = {place: worker.phase for node in nodes for place, worker in node.workers.items()}
+    reported = {place: worker.phase for node in nodes for place, worker in node.workers.items()}
     recorded = Worker.objects.filter(gone=False).values_list(
         "generation__job_id", "generation__number", "rank", "phase"
     )
-    assert {(job, number, rank): phase for job, number, rank, phase in recorded} == told
-    reconcile()  # the next look; its workers may have nothing to tell any more
+    assert {(job, number, rank): phase for job, number, rank, phase in recorded} == reported
+    reconcile()  # advances the job, since its workers may have no further reports
     settle(*nodes)
-    assert {Job.objects.get(pk=each.pk).state for each in jobs} == {JobState.RUNNING}
+    assert {Job.objects.get(pk=item.pk).state for item in jobs} == {JobState.RUNNING}
 
 
 def test_a_fenced_agent_gets_no_work_until_it_reports_an_empty_list(
@@ -189,7 +189,7 @@ def test_late_checkpoint_of_a_retired_generation_is_not_adopted(
     assert job.checkpoint_id == before
     assert job.state == JobState.RUNNING
     assert job.iterations_done < 90_000
-    assert Checkpoint.objects.filter(iteration=90_000).exists(), "known, so that it can be cleaned up"
+    assert Checkpoint.objects.filter(iteration=90_000).exists(), "it is recorded, so that it can be deleted"
 
 
 def test_silence_short_of_the_fence_only_makes_a_server_suspect(
@@ -224,7 +224,7 @@ def test_no_lease_expires_for_a_fence_period_after_an_outage(
     expire_leases()
     expire_leases()
     assert server_state(first) == ServerState.SUSPECT, (
-        "nobody listened for an hour; that is no fault of the agent"
+        "the control plane was away for an hour; the agents are not to blame"
     )
 
 
@@ -315,7 +315,7 @@ def test_a_lost_peer_is_never_the_functions_fault(
     assert job.state == JobState.RUNNING
 
 
-def test_a_plan_computed_from_facts_that_moved_is_not_committed(
+def test_a_plan_computed_from_outdated_facts_is_not_committed(
     cluster: Cluster,
     nodes: tuple[SimulatedAgent, SimulatedAgent],
     submit: Submit,
@@ -325,14 +325,14 @@ def test_a_plan_computed_from_facts_that_moved_is_not_committed(
     submit("best_effort")
     compute = planning._compute
 
-    def compute_while_somebody_cancels(*args: Any, **kwargs: Any) -> Any:
+    def compute_while_a_fact_changes(*args: Any, **kwargs: Any) -> Any:
         result = compute(*args, **kwargs)
-        # Who waits for the cluster's row changes nothing then; this one does not wait.
+        # A change that locks the cluster's row would wait for the pass; this change does not lock it.
         planning_fact_changed(cluster)
         return result
 
     Cluster.objects.update(replanned_at=None, next_slot_at=None)
-    monkeypatch.setattr(planning, "_compute", compute_while_somebody_cancels)
+    monkeypatch.setattr(planning, "_compute", compute_while_a_fact_changes)
     decisions = Decision.objects.count()
     with pytest.raises(planner_lease.Moved):
         planning.plan_cluster(cluster.pk, Cluster.objects.get().epoch, "test")
@@ -346,7 +346,7 @@ def test_facts_changing_during_each_plan_do_not_stop_a_pass(
     submit: Submit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a pass has been overtaken, further changes wait for it."""
+    """After a pass was overtaken once, further changes wait for its end."""
     running_job(submit, *nodes)
     job = submit("best_effort")
     compute, changes = planning._compute, []
@@ -360,7 +360,7 @@ def test_facts_changing_during_each_plan_do_not_stop_a_pass(
         result = compute(*args, **kwargs)
         changes.append(threading.Thread(target=change, daemon=True))
         changes[-1].start()
-        # It ends at once, unless it has to wait for the end of the pass.
+        # The thread ends at once unless it waits for the end of the pass.
         changes[-1].join(timeout=0.5)
         return result
 
@@ -368,13 +368,13 @@ def test_facts_changing_during_each_plan_do_not_stop_a_pass(
     before = Cluster.objects.get().planning_version
     monkeypatch.setattr(planning, "_compute", compute_while_something_changes)
     assert planning.run_planner("test")
-    for one in changes:
-        one.join()
+    for thread in changes:
+        thread.join()
     job.refresh_from_db()
     assert job.decided_at is not None
     assert len(changes) == 2
     assert PlannerPass.objects.latest("pk").overtaken == 1
-    assert Cluster.objects.get().planning_version > before + 2, "what waited was not lost"
+    assert Cluster.objects.get().planning_version > before + 2, "the waiting changes were applied"
 
 
 def test_the_database_refuses_a_gpu_with_two_owners(
@@ -382,20 +382,20 @@ def test_the_database_refuses_a_gpu_with_two_owners(
 ) -> None:
     job = running_job(submit, *nodes)
     other = submit("best_effort")
-    held = job.assignments.filter(state=AssignmentState.HELD).first()
-    assert held is not None
+    assignment = job.assignments.filter(state=AssignmentState.HELD).first()
+    assert assignment is not None
     rival = Generation.objects.create(
         job=other,
         number=9,
         epoch=1,
         world_size=1,
-        master_server=held.gpu.server,
+        master_server=assignment.gpu.server,
         master_port=1,
         secret="x",
     )
     with pytest.raises(IntegrityError, match="gpu_has_one_owner"):
         Assignment.objects.create(
-            generation=rival, job=other, gpu=held.gpu, rank=0, state=AssignmentState.HELD
+            generation=rival, job=other, gpu=assignment.gpu, rank=0, state=AssignmentState.HELD
         )
 
 
@@ -414,7 +414,7 @@ def test_the_database_refuses_a_terminal_job_that_holds_a_gpu(
 ) -> None:
     job = running_job(submit, *nodes)
     # The constraint is checked at the end of the transaction: a terminal state may be written before the GPUs
-    # go.
+    # are released.
     with pytest.raises(IntegrityError, match="holds a GPU"):
         Job.objects.filter(pk=job.pk).update(state="cancelled", finished_at=timezone.now())
 
@@ -428,7 +428,7 @@ def test_the_database_refuses_to_bring_a_finished_job_back(
         Job.objects.filter(pk=job.pk).update(state="running")
 
 
-def test_a_gpu_is_free_only_once_an_agent_that_obeyed_confirms_it(
+def test_a_gpu_is_free_only_after_an_up_to_date_agent_confirms(
     cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
 ) -> None:
     from scheduling.services.requests.jobs import job_cancel

@@ -29,7 +29,7 @@ def states(jobs: list[Job]) -> dict[str, str]:
     return {job.pk: Job.objects.get(pk=job.pk).state for job in jobs}
 
 
-def measured(submit: Submit, *agents: SimulatedAgent) -> None:
+def measure_function(submit: Submit, *agents: SimulatedAgent) -> None:
     """Measure the function and end its job."""
     job = submit("best_effort")
     settle(*agents)
@@ -39,8 +39,8 @@ def measured(submit: Submit, *agents: SimulatedAgent) -> None:
 
 def test_job_without_a_port_waits_and_the_others_run(cluster: Cluster, submit: Submit) -> None:
     agents = [SimulatedAgent.enrol(name, 1, SPEED) for name in ("node-1", "node-2")]
-    measured(submit, *agents)
-    give_ports("node-1", 1)  # one to meet at, and none to hand a state over
+    measure_function(submit, *agents)
+    give_ports("node-1", 1)  # one for the rendezvous, none for a hand-over
     jobs = [submit("best_effort", iterations=100_000) for _ in range(2)]
     settle(*agents)
 
@@ -52,7 +52,9 @@ def test_job_without_a_port_waits_and_the_others_run(cluster: Cluster, submit: S
     assert "node-1 has too few free ports" in incident.message
     assert waiting.events.filter(kind="no_port").count() == 1
     assert not Generation.objects.filter(job=waiting, purpose="training").exists()
-    assert Job.objects.get(pk=waiting.pk).last_generation == 0, "what could not be made has no number"
+    assert Job.objects.get(pk=waiting.pk).last_generation == 0, (
+        "a generation that was not created uses up no number"
+    )
 
     give_ports("node-1", 20)
     Cluster.objects.update(planned_version=0)
@@ -62,10 +64,10 @@ def test_job_without_a_port_waits_and_the_others_run(cluster: Cluster, submit: S
     assert incident.resolved_at is not None
 
 
-def test_a_port_that_one_job_cannot_use_is_left_to_the_next(cluster: Cluster, submit: Submit) -> None:
-    """Two ports: too few for a job on two GPUs, enough for one on one."""
+def test_ports_too_few_for_one_job_serve_the_next(cluster: Cluster, submit: Submit) -> None:
+    """Two ports are too few for a job on two GPUs, and enough for a job on one GPU."""
     agent = SimulatedAgent.enrol("node-1", 2, SPEED)
-    measured(submit, agent)
+    measure_function(submit, agent)
     give_ports("node-1", 2)
     wide = submit("best_effort", iterations=100_000)
     settle(agent)
@@ -80,8 +82,8 @@ def test_a_function_is_measured_once_a_port_is_free(cluster: Cluster, submit: Su
     agent = SimulatedAgent.enrol("node-1", 2, SPEED)
     first = submit("best_effort", iterations=100_000, batch=1)
     settle(agent)
-    taken = Generation.objects.get(job=first, purpose="training").master_port
-    Server.objects.update(port_first=taken, port_last=taken)
+    port = Generation.objects.get(job=first, purpose="training").master_port
+    Server.objects.update(port_first=port, port_last=port)
     job = submit(
         "best_effort", iterations=100_000, batch=1, version=FunctionVersionFactory.create(), measured=False
     )

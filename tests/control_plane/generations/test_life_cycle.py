@@ -34,12 +34,12 @@ MOST_STEPS = 12
 
 def training(number: int, *phases: str, **facts: object) -> GenerationFacts:
     """Return a training generation with ranks in these phases."""
-    made = GenerationFacts(
+    usual = GenerationFacts(
         number=number, purpose=Purpose.TRAINING, state=GenerationState.LIVE, goal=Goal.TRAIN,
         world_size=len(phases), created_at=NOW, was_live=True,
         workers=tuple(WorkerFacts(phase, gone=False, exit_code=None, changed_at=NOW) for phase in phases),
     )  # fmt: skip
-    return replace(made, **facts)  # type: ignore[arg-type]
+    return replace(usual, **facts)  # type: ignore[arg-type]
 
 
 def coming(number: int, *phases: str, **facts: object) -> GenerationFacts:
@@ -49,59 +49,59 @@ def coming(number: int, *phases: str, **facts: object) -> GenerationFacts:
 
 
 def running(**facts: object) -> JobFacts:
-    made = JobFacts(
+    usual = JobFacts(
         id="j", state=JobState.RUNNING, iterations_done=70, stored_iteration=50, last_generation=2
     )
-    return replace(made, **facts)  # type: ignore[arg-type]
+    return replace(usual, **facts)  # type: ignore[arg-type]
 
 
-def kinds(found: list[Instruction]) -> list[type]:
-    return [type(one) for one in found]
+def kinds(instructions: list[Instruction]) -> list[type]:
+    return [type(instruction) for instruction in instructions]
 
 
-# A model of what carrying out does to the facts -----------------------------------------------------------
+# A model of what each instruction changes in the facts ----------------------------------------------------
 
 
-def carried_out(job: JobFacts, found: list[Instruction]) -> JobFacts:
-    for one in found:
-        job = _after(job, one)
+def carried_out(job: JobFacts, instructions: list[Instruction]) -> JobFacts:
+    for instruction in instructions:
+        job = _after(job, instruction)
     return job
 
 
-def _after(job: JobFacts, one: Instruction) -> JobFacts:
+def _after(job: JobFacts, instruction: Instruction) -> JobFacts:
     live, coming = job.live, job.coming
-    if isinstance(one, to_do.Retire):
-        number = one.generation
-        left = tuple(each for each in job.measurements if each.number != number)
+    if isinstance(instruction, to_do.Retire):
+        number = instruction.generation
+        remaining = tuple(measurement for measurement in job.measurements if measurement.number != number)
         return replace(
             job,
             live=None if live and live.number == number else live,
             coming=None if coming and coming.number == number else coming,
-            measurements=left,
-            ending=job.ending or number not in {each.number for each in job.measurements},
+            measurements=remaining,
+            ending=job.ending or number not in {measurement.number for measurement in job.measurements},
         )
-    if isinstance(one, to_do.AwaitServers):
+    if isinstance(instruction, to_do.AwaitServers):
         return replace(job, state=JobState.SUSPENDED)
-    if isinstance(one, to_do.MoveTo):
-        assert one.state in JOB_TRANSITIONS[job.state], f"{job.state} to {one.state}"
-        return replace(job, state=one.state)
-    if isinstance(one, Fail):
+    if isinstance(instruction, to_do.MoveTo):
+        assert instruction.state in JOB_TRANSITIONS[job.state], f"{job.state} to {instruction.state}"
+        return replace(job, state=instruction.state)
+    if isinstance(instruction, Fail):
         return replace(job, state=JobState.FAILED, live=None, coming=None, measurements=())
-    if isinstance(one, to_do.GoBack):
-        return replace(job, iterations_done=one.iteration)
-    if isinstance(one, to_do.CountFailure):
-        return replace(job, failures=one.failures, failed_at_iteration=one.iteration)
-    if isinstance(one, to_do.CallReady):
+    if isinstance(instruction, to_do.GoBack):
+        return replace(job, iterations_done=instruction.iteration)
+    if isinstance(instruction, to_do.CountFailure):
+        return replace(job, failures=instruction.failures, failed_at_iteration=instruction.iteration)
+    if isinstance(instruction, to_do.CallReady):
         assert coming is not None
         return replace(job, coming=replace(coming, state=GenerationState.READY))
-    if isinstance(one, to_do.BeginTraining):
+    if isinstance(instruction, to_do.BeginTraining):
         assert coming is not None
-        assert coming.number == one.generation
+        assert coming.number == instruction.generation
         assert live is None, "two generations would train at once"
         assert not job.ending, "an earlier generation's worker may still train"
         state = GenerationState.HANDOVER if coming.state == GenerationState.READY else coming.state
         return replace(job, coming=replace(coming, goal=Goal.TRAIN, state=state))
-    if isinstance(one, to_do.BeginHandover):
+    if isinstance(instruction, to_do.BeginHandover):
         assert coming is not None
         assert live is not None
         assert live.goal == Goal.TRAIN
@@ -111,32 +111,34 @@ def _after(job: JobFacts, one: Instruction) -> JobFacts:
             live=replace(live, goal=Goal.HAND_OVER),
             coming=replace(coming, goal=Goal.TRAIN, state=GenerationState.HANDOVER),
         )
-    if isinstance(one, to_do.TellToSuspend):
+    if isinstance(instruction, to_do.TellToSuspend):
         assert live is not None
-        until = NOW + timedelta(seconds=one.seconds)
+        until = NOW + timedelta(seconds=instruction.seconds)
         return replace(job, live=replace(live, goal=Goal.SUSPEND, step_expires_at=until))
-    if isinstance(one, to_do.BeginMeasuring):
+    if isinstance(instruction, to_do.BeginMeasuring):
         measured = tuple(
-            replace(each, state=GenerationState.LIVE) if each.number == one.generation else each
-            for each in job.measurements
+            replace(measurement, state=GenerationState.LIVE)
+            if measurement.number == instruction.generation
+            else measurement
+            for measurement in job.measurements
         )
         return replace(job, measurements=measured)
-    if isinstance(one, to_do.BecomeLive):
+    if isinstance(instruction, to_do.BecomeLive):
         assert coming is not None
-        assert coming.number == one.generation
+        assert coming.number == instruction.generation
         assert live is None, "its predecessor is retired first"
         began = replace(coming, state=GenerationState.LIVE, goal=Goal.TRAIN, was_live=True)
-        return replace(job, live=began, coming=None, iterations_done=one.iteration)
+        return replace(job, live=began, coming=None, iterations_done=instruction.iteration)
     return job
 
 
 def settled(job: JobFacts) -> JobFacts:
     """Return the facts once no further step is due."""
     for _ in range(MOST_STEPS):
-        found = steps.next_steps(job, BOUNDS, NOW)
-        if not found:
+        instructions = steps.next_steps(job, BOUNDS, NOW)
+        if not instructions:
             return job
-        job = carried_out(job, found)
+        job = carried_out(job, instructions)
     raise AssertionError(f"the steps of {job} do not come to an end")
 
 
@@ -145,7 +147,7 @@ def settled(job: JobFacts) -> JobFacts:
 
 @st.composite
 def workers(draw: st.DrawFn, most: int) -> tuple[WorkerFacts, ...]:
-    def one() -> WorkerFacts:
+    def draw_worker() -> WorkerFacts:
         return WorkerFacts(
             phase=draw(st.sampled_from(PHASES)),
             gone=draw(st.booleans()),
@@ -153,7 +155,7 @@ def workers(draw: st.DrawFn, most: int) -> tuple[WorkerFacts, ...]:
             changed_at=NOW - timedelta(seconds=draw(st.sampled_from([0, 29, 31]))),
         )
 
-    return tuple(one() for _ in range(draw(st.integers(0, most))))
+    return tuple(draw_worker() for _ in range(draw(st.integers(0, most))))
 
 
 @st.composite
@@ -188,10 +190,12 @@ def jobs(draw: st.DrawFn) -> JobFacts:
         if planned and draw(st.booleans())
         else None
     )
-    begins = draw(generations(2, Purpose.TRAINING, COMING)) if planned and draw(st.booleans()) else None
+    coming_generation = (
+        draw(generations(2, Purpose.TRAINING, COMING)) if planned and draw(st.booleans()) else None
+    )
     if live is not None:
         state = JobState.RUNNING
-    measured = (
+    measurements = (
         (draw(generations(3, Purpose.PROFILING, [GenerationState.PREPARING, GenerationState.LIVE])),)
         if state in MEASURED and draw(st.booleans())
         else ()
@@ -200,7 +204,7 @@ def jobs(draw: st.DrawFn) -> JobFacts:
         id="j", state=state, paused_by_owner=draw(st.booleans()), promised=draw(st.booleans()),
         iterations_done=draw(st.integers(0, 90)), stored_iteration=draw(st.integers(0, 90)),
         failures=draw(st.integers(0, 3)), failed_at_iteration=draw(st.integers(0, 90)), last_generation=3,
-        live=live, coming=begins, measurements=measured, ending=draw(st.booleans()),
+        live=live, coming=coming_generation, measurements=measurements, ending=draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -229,24 +233,30 @@ def test_whatever_fails_no_dead_generation_is_left_with_work(job: JobFacts, reas
         after = carried_out(job, events.worker_failed(job, generation, Fail(reason, "text")))
         if after.state == JobState.FAILED:
             continue
-        left = {one.number for one in (after.live, after.coming, *after.measurements) if one is not None}
-        assert generation.number not in left
+        numbers = {
+            remaining.number
+            for remaining in (after.live, after.coming, *after.measurements)
+            if remaining is not None
+        }
+        assert generation.number not in numbers
         settled(after)
 
 
 @given(jobs(), st.integers(1, 3))
 def test_a_lost_generation_costs_what_was_done_since_the_last_state(job: JobFacts, number: int) -> None:
-    generation = next((one for one in (job.live, job.coming) if one and one.number == number), None)
+    generation = next(
+        (candidate for candidate in (job.live, job.coming) if candidate and candidate.number == number), None
+    )
     if generation is None:
         return
     after = carried_out(job, events.lost(job, generation, "its server is silent"))
     assert after.iterations_done in (job.iterations_done, job.stored_iteration)
     if after.live is None and after.coming is None:
-        assert after.state != JobState.RUNNING, "nobody would start it again"
+        assert after.state != JobState.RUNNING, "a running job without a generation is never started again"
     settled(after)
 
 
-# The ways that docs/protocols.md describes ----------------------------------------------------------------
+# The transitions that docs/protocols.md describes ---------------------------------------------------------
 
 
 def test_a_hand_over_begins_when_every_rank_of_the_successor_waits() -> None:
@@ -267,12 +277,14 @@ def test_a_successor_waits_for_its_gpus_and_for_every_rank() -> None:
 
 
 def test_the_first_iteration_retires_the_predecessor() -> None:
-    handing = training(1, "training", goal=Goal.HAND_OVER)
-    taking = coming(2, "training", "training", state=GenerationState.HANDOVER, goal=Goal.TRAIN)
-    found = events.first_iteration(running(live=handing, coming=taking), 2, 71)
-    assert found[0] == to_do.Retire(1, RetireReason.TAKEN_OVER, "generation 2 took over at iteration 70")
-    assert to_do.BecomeLive(2, 71) in found
-    assert events.first_iteration(running(live=handing, coming=taking), 1, 71) == [], "heard late"
+    predecessor = training(1, "training", goal=Goal.HAND_OVER)
+    successor = coming(2, "training", "training", state=GenerationState.HANDOVER, goal=Goal.TRAIN)
+    instructions = events.first_iteration(running(live=predecessor, coming=successor), 2, 71)
+    assert instructions[0] == to_do.Retire(
+        1, RetireReason.TAKEN_OVER, "generation 2 took over at iteration 70"
+    )
+    assert to_do.BecomeLive(2, 71) in instructions
+    assert events.first_iteration(running(live=predecessor, coming=successor), 1, 71) == [], "a late report"
 
 
 def test_failed_successor_leaves_its_predecessor_training() -> None:
@@ -284,22 +296,22 @@ def test_failed_successor_leaves_its_predecessor_training() -> None:
 
 
 def test_failed_handover_suspends_the_job_with_its_progress() -> None:
-    handing = training(1, "training", goal=Goal.HAND_OVER)
-    taking = coming(2, "failed", state=GenerationState.HANDOVER, goal=Goal.TRAIN)
-    after = settled(running(live=handing, coming=taking))
+    predecessor = training(1, "training", goal=Goal.HAND_OVER)
+    successor = coming(2, "failed", state=GenerationState.HANDOVER, goal=Goal.TRAIN)
+    after = settled(running(live=predecessor, coming=successor))
     assert (after.live, after.coming, after.state) == (None, None, JobState.SUSPENDED)
     assert after.iterations_done == 50
 
 
 def test_generation_trains_only_after_all_earlier_workers_ended() -> None:
     late = NOW + timedelta(seconds=61)
-    waits = coming(3, "ready", state=GenerationState.READY, step_expires_at=NOW)
-    job = running(coming=waits, ending=True)
+    waiting = coming(3, "ready", state=GenerationState.READY, step_expires_at=NOW)
+    job = running(coming=waiting, ending=True)
     assert not steps.next_steps(job, BOUNDS, late), "it waits as long as that takes"
     (begin,) = steps.next_steps(replace(job, ending=False), BOUNDS, NOW)
     assert begin == to_do.BeginTraining(3, BOUNDS.handover_seconds)
-    lost = running(live=training(2, "failed"), coming=waits)
-    assert settled(lost).coming == waits
+    lost = running(live=training(2, "failed"), coming=waiting)
+    assert settled(lost).coming == waiting
 
 
 def test_a_suspended_job_waits_until_its_state_is_durable() -> None:
@@ -310,15 +322,15 @@ def test_a_suspended_job_waits_until_its_state_is_durable() -> None:
 
 
 def test_stuck_iteration_is_ended_at_many_times_its_usual_length() -> None:
-    def told(seconds_ago: float) -> JobFacts:
+    def suspending(seconds_ago: float) -> JobFacts:
         until = NOW + timedelta(seconds=BOUNDS.suspend_seconds - seconds_ago)
         return running(
             live=training(1, "training", goal=Goal.SUSPEND, step_expires_at=until, iterations_per_second=2.0)
         )
 
     longest = steps.STUCK_SECONDS + steps.STUCK_ITERATIONS / 2.0
-    assert not steps.next_steps(told(longest - 0.1), BOUNDS, NOW)
-    assert settled(told(longest + 0.1)).state == JobState.SUSPENDED
+    assert not steps.next_steps(suspending(longest - 0.1), BOUNDS, NOW)
+    assert settled(suspending(longest + 0.1)).state == JobState.SUSPENDED
 
 
 @pytest.mark.parametrize(("failures", "ends"), [(0, False), (1, False), (2, True)])
@@ -337,22 +349,22 @@ def test_an_error_on_all_ranks_counts_once(reason: str) -> None:
     live, fault = training(1, "failed"), Fail(reason, "division by zero")
     job = running(live=live, failures=0, failed_at_iteration=10, last_generation=1)
     first = events.worker_failed(job, live, fault)
-    (retire,) = (done for done in first if isinstance(done, to_do.Retire))
+    (retire,) = (instruction for instruction in first if isinstance(instruction, to_do.Retire))
     after = carried_out(job, first)
     assert (after.state, after.failures) == (JobState.SUSPENDED, 1)
     retired = replace(
         live, state=GenerationState.RETIRED, retired_because=retire.because, failure_reason=reason
     )
-    assert events.worker_failed(after, retired, fault) == [], "its other ranks say so too"
+    assert events.worker_failed(after, retired, fault) == [], "other ranks report the same error"
     lost = replace(retired, retired_because=RetireReason.LOST, failure_reason="")
-    assert events.worker_failed(after, lost, fault), "only a lost peer was heard of before"
+    assert events.worker_failed(after, lost, fault), "the earlier reports named only a lost peer"
 
 
 def test_an_error_before_the_first_iteration_ends_the_job_at_once() -> None:
     starting = coming(1, "failed", goal=Goal.TRAIN)
     job = replace(running(coming=starting), state=JobState.ADMITTED, last_generation=1)
-    found = events.worker_failed(job, starting, Fail("function_error", "no such file"))
-    assert Fail in kinds(found)
+    instructions = events.worker_failed(job, starting, Fail("function_error", "no such file"))
+    assert Fail in kinds(instructions)
 
 
 def test_changes_that_a_promise_counts_on_are_not_cancelled() -> None:
@@ -377,19 +389,19 @@ def test_changes_that_a_promise_counts_on_are_not_cancelled() -> None:
 def test_aborted_start_differs_from_a_failed_one_in_its_reason(reason: str, because: RetireReason) -> None:
     job = running(coming=coming(2, "loading", goal=Goal.TRAIN))
     assert job.coming is not None
-    found = events.worker_failed(job, job.coming, Fail(reason, "it ended"))
-    assert to_do.Retire(2, because, f"{reason}: it ended") in found
+    instructions = events.worker_failed(job, job.coming, Fail(reason, "it ended"))
+    assert to_do.Retire(2, because, f"{reason}: it ended") in instructions
     assert to_do.Retire(2, RetireReason.LOST, "silent") in events.lost(job, job.coming, "silent")
     assert to_do.Retire(2, RetireReason.LET_GO, "lent") in events.broken_off(job, "lent")
     assert to_do.Retire(2, RetireReason.GIVEN_UP, "too late") in events.given_up(job, "too late")
 
 
 def test_a_measurement_leaves_when_those_that_it_displaces_do_not() -> None:
-    waits = GenerationFacts(
+    waiting = GenerationFacts(
         number=3, purpose=Purpose.PROFILING, state=GenerationState.PREPARING, goal=Goal.TRAIN, world_size=1,
         created_at=NOW - timedelta(seconds=BOUNDS.displacing_seconds + 1), holds_gpus=False,
     )  # fmt: skip
-    found = steps.next_steps(replace(running(), measurements=(waits,)), BOUNDS, NOW)
-    assert kinds(found) == [to_do.Retire, to_do.TellPlanner]
-    fresh = replace(waits, created_at=NOW)
+    instructions = steps.next_steps(replace(running(), measurements=(waiting,)), BOUNDS, NOW)
+    assert kinds(instructions) == [to_do.Retire, to_do.TellPlanner]
+    fresh = replace(waiting, created_at=NOW)
     assert not steps.next_steps(replace(running(), measurements=(fresh,)), BOUNDS, NOW)

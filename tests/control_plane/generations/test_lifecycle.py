@@ -1,4 +1,4 @@
-"""A job's way through the control plane, with agents that answer at once."""
+"""A job passes through the control plane, with agents that answer at once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def node(cluster: Cluster) -> SimulatedAgent:
 
 
 def gpus_held(job: Job) -> int:
-    held = Assignment.objects.filter(job=job, state=AssignmentState.HELD, generation__state="live")
-    return held.count()
+    assignments = Assignment.objects.filter(job=job, state=AssignmentState.HELD, generation__state="live")
+    return assignments.count()
 
 
 def test_new_function_is_measured_promised_and_trained_to_the_end(
@@ -36,7 +36,7 @@ def test_new_function_is_measured_promised_and_trained_to_the_end(
     job.refresh_from_db()
     assert sorted(CurveLevel.objects.values_list("gpus", flat=True)) == [1, 2, 4]
     assert (job.state, job.promised, job.promise_outcome) == (JobState.RUNNING, True, PromiseOutcome.OPEN)
-    assert gpus_held(job) == 4, "an empty cluster is used whole"
+    assert gpus_held(job) == 4, "a single job uses the whole cluster"
     node.complete(job.pk)
     node.report()
     settle(node)
@@ -95,9 +95,9 @@ def test_best_effort_job_yields_all_gpus_and_resumes(node: SimulatedAgent, submi
 def test_an_impossible_deadline_is_declined_with_numbers_and_an_offer(
     node: SimulatedAgent, submit: Submit
 ) -> None:
-    known = submit(seconds=600)
+    measured_job = submit(seconds=600)
     settle(node)
-    node.complete(known.pk)
+    node.complete(measured_job.pk)
     node.report()
     settle(node)
     job = submit(seconds=10, iterations=1000)
@@ -114,9 +114,9 @@ def test_an_impossible_deadline_is_declined_with_numbers_and_an_offer(
 def test_an_accepted_offer_is_an_admitted_job_that_runs(node: SimulatedAgent, submit: Submit) -> None:
     from scheduling.services.requests.accepting import job_accept_offer
 
-    known = submit(seconds=600)
+    measured_job = submit(seconds=600)
     settle(node)
-    node.complete(known.pk)
+    node.complete(measured_job.pk)
     node.report()
     settle(node)
     declined = submit(seconds=10, iterations=1000)

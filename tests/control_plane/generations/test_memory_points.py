@@ -36,14 +36,14 @@ def pair(servers: tuple[Server, Server]) -> Generation:
     job, first = training_job(servers[0])
     first.assignments.all().delete()
     first.delete()
-    made: Generation = GenerationFactory.create(
+    generation: Generation = GenerationFactory.create(
         job=job,
         master_server=servers[0],
         gpus=[Gpu.objects.get(server=server, index=0) for server in servers],
         world_size=2,
         held_at=timezone.now(),
     )
-    return made
+    return generation
 
 
 def holding(generation: Generation, rank: int, iteration: int, **changes: Any) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def fail(servers: tuple[Server, Server], generation: Generation) -> None:
 def restart(generation: Generation, servers: tuple[Server, ...]) -> Generation:
     """Give the job one GPU of each of these servers, as the planner does."""
     gpus = [Gpu.objects.get(server=server, index=0) for server in servers]
-    made = create_generation(job_of(generation), gpus, epoch=1, reason="test")
-    assert isinstance(made, Generation)
-    return made
+    successor = create_generation(job_of(generation), gpus, epoch=1, reason="test")
+    assert isinstance(successor, Generation)
+    return successor
 
 
 def test_after_a_failure_each_rank_reads_what_its_own_server_holds(
@@ -95,16 +95,16 @@ def test_after_a_failure_each_rank_reads_what_its_own_server_holds(
     hold(servers[0], holding(pair, 0, 41))
     hold(servers[1], holding(pair, 1, 40))
     fail(servers, pair)
-    # In the other order: rank 0 is on node-b now, and reads the shard that is there.
+    # The servers are swapped: rank 0 is now on node-b and reads the shard there.
     again = restart(pair, servers[::-1])
     assert again.start is not None
     assert (again.start["from"], again.start["generation"], again.start["iteration"]) == ("memory", 1, 40)
-    assert [(one["id"], one["reader"], one["holders"][0]["server"]) for one in again.start["shards"]] == [
+    assert [(item["id"], item["reader"], item["holders"][0]["server"]) for item in again.start["shards"]] == [
         (0, 1, servers[0].pk), (1, 0, servers[1].pk),
     ]  # fmt: skip
-    said = JobEvent.objects.get(job=again.job_id, kind="recovering")
-    assert "generation 1 has left iteration 40 or a later one" in said.message
-    # Stores may have gone on after the last report: where it really began is known by its first iteration.
+    recovering = JobEvent.objects.get(job=again.job_id, kind="recovering")
+    assert "generation 1 has left iteration 40 or a later one" in recovering.message
+    # Stores may have advanced after the last report: the first iteration shows where the job really resumed.
     became_live(job_of(pair), again, 43, Cluster.objects.get(pk=again.job.cluster_id))
     again.refresh_from_db()
     assert (again.start_iteration, job_of(pair).iterations_done) == (42, 43)
@@ -124,7 +124,7 @@ def test_fewer_workers_read_from_memory_where_every_holder_has_one(servers: tupl
     two = create_generation(job_of(four), gpus[:2], epoch=1, reason="test")
     assert isinstance(two, Generation)
     assert two.start is not None
-    assert [one["reader"] for one in two.start["shards"]] == [0, 1, 0, 1]
+    assert [shard["reader"] for shard in two.start["shards"]] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("why", ["a shard is missing", "a holder is not used", "a holder is fenced"])
@@ -161,7 +161,7 @@ def test_suspended_job_resumes_from_memory_that_is_still_spare(
 ) -> None:
     for rank, server in enumerate(servers):
         stored = event(pair, "shard_stored", rank=rank, iteration=41, reason="suspend", sha256="0" * 64)
-        # What was last heard of the store is older than what it has.
+        # The store's last report is older than its content.
         hold(server, holding(pair, rank, 40))
         send(server, {"events": [stored]})
     retire(pair, RetireReason.SUSPENDED, "suspended")
@@ -174,11 +174,13 @@ def test_suspended_job_resumes_from_memory_that_is_still_spare(
     again = restart(pair, servers)
     assert again.start is not None
     assert (again.start["from"], again.start["generation"], again.start["iteration"]) == ("memory", 1, 41)
-    # Its memory is nobody else's now, where it is read.
+    # While the job reads its state from memory, that memory is not spare.
     assert all(desired_state(server.pk)["spare"] == [] for server in servers)
     retire(again, RetireReason.LET_GO, "test")
     Checkpoint.objects.update(stored_at=timezone.now() - SPARE_FOR - timedelta(seconds=1))
-    assert all(desired_state(server.pk)["spare"] == [] for server in servers), "and not for ever"
+    assert all(desired_state(server.pk)["spare"] == [] for server in servers), (
+        "memory is spare for a limited time"
+    )
 
 
 def test_unreadable_memory_point_is_not_tried_again(servers: tuple[Server, Server], pair: Generation) -> None:
@@ -219,23 +221,23 @@ def test_holdings_of_other_jobs_or_beyond_bounds_are_refused(
 ) -> None:
     refused = hold(servers[0], {**holding(pair, 0, 41), **changes}, holding(pair, 0, 40))
     assert [item["part"] for item in refused] == ["memory_store"]
-    (kept,) = Agent.objects.get(server=servers[0]).memory_store["holdings"]
-    assert kept["iteration"] == 40
+    (stored,) = Agent.objects.get(server=servers[0]).memory_store["holdings"]
+    assert stored["iteration"] == 40
 
 
 def test_refused_holdings_after_a_fence_are_noted_in_one_line(
     servers: tuple[Server, Server], pair: Generation
 ) -> None:
-    """The store kept copies that have other holders now; each report lists them all."""
+    """The store still has copies that are now assigned to other holders; each report lists them all."""
     for iteration in range(41, 46):
         refused = hold(servers[0], *(holding(pair, rank, iteration) for rank in range(1, 8)))
         assert len(refused) == 7
-    told = job_of(pair).events.get(kind="report_refused")
-    assert "(memory_store: rank 1 of generation 1 of this job was not given to this server" in told.message
-    assert told.message.endswith(" and 6 more).")
+    refusal = job_of(pair).events.get(kind="report_refused")
+    assert "(memory_store: rank 1 of generation 1 of this job was not given to this server" in refusal.message
+    assert refusal.message.endswith(" and 6 more).")
 
 
-def test_a_store_that_says_the_same_again_is_not_stored_again(servers: tuple[Server, Server]) -> None:
+def test_an_unchanged_store_report_is_not_written_again(servers: tuple[Server, Server]) -> None:
     hold(servers[0])
     with CaptureQueriesContext(connection) as captured:
         hold(servers[0])
@@ -245,7 +247,7 @@ def test_a_store_that_says_the_same_again_is_not_stored_again(servers: tuple[Ser
 @pytest.mark.parametrize(
     "store", [[], {"used_bytes": 1}, "much", {"used_bytes": 0, "limit_bytes": 0, "holdings": 1}]
 )
-def test_a_report_about_a_store_that_is_none_spoils_nothing_else(
+def test_a_malformed_store_report_is_refused_alone(
     servers: tuple[Server, Server], pair: Generation, store: Any
 ) -> None:
     answer = send(servers[0], {"memory_store": store})

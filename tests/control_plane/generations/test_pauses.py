@@ -46,7 +46,9 @@ def in_handover(cluster: Cluster, node: SimulatedAgent, submit: Submit) -> Job:
         lock_cluster(cluster.pk)
         job.refresh_from_db()
         live = job.generations.get(state=GenerationState.LIVE)
-        gpus = [each.gpu for each in live.assignments.filter(rank__lt=2).select_related("gpu__server")]
+        gpus = [
+            assignment.gpu for assignment in live.assignments.filter(rank__lt=2).select_related("gpu__server")
+        ]
         create_generation(job, gpus, epoch=1, reason="test")
     node.obey()
     node.report()
@@ -60,18 +62,18 @@ def unreleased(job: Job) -> int:
     return Assignment.objects.filter(job=job).exclude(state=AssignmentState.RELEASED).count()
 
 
-def look_and_report(node: SimulatedAgent, times: int = 4) -> None:
+def obey_and_report(node: SimulatedAgent, times: int = 4) -> None:
     for _ in range(times):
         node.obey()
         node.report()
 
 
-def test_a_job_paused_in_the_middle_of_a_handover_gives_its_gpus_up(
+def test_a_job_paused_in_a_handover_releases_its_gpus(
     cluster: Cluster, node: SimulatedAgent, submit: Submit
 ) -> None:
     job = in_handover(cluster, node, submit)
     job_pause(job=job, actor=job.owner)
-    look_and_report(node)
+    obey_and_report(node)
     job.refresh_from_db()
     assert unreleased(job) == 0
     assert (job.state, job.checkpoint is not None) == (JobState.SUSPENDED, True)
@@ -89,11 +91,11 @@ def test_gpus_of_a_job_paused_in_handover_stay_blocked(
     assert step_ends_at is not None
     may_last_until = step_ends_at.timestamp() + cluster.suspend_timeout_seconds
     assert all(block.until >= may_last_until for block in snapshot.blocked)
-    look_and_report(node)
+    obey_and_report(node)
     assert pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.blocked == ()
 
 
-def test_a_promise_is_not_made_on_gpus_that_a_paused_job_still_holds(
+def test_no_promise_uses_gpus_that_a_paused_job_still_holds(
     cluster: Cluster, node: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     job = in_handover(cluster, node, submit)
@@ -101,8 +103,10 @@ def test_a_promise_is_not_made_on_gpus_that_a_paused_job_still_holds(
     newcomer = submit(seconds=60, iterations=1000)
     run_planner("test")
     newcomer.refresh_from_db()
-    assert newcomer.state == JobState.DECLINED, "its GPUs may be held for longer than the newcomer has time"
-    look_and_report(node)
+    assert newcomer.state == JobState.DECLINED, (
+        "the paused job may hold its GPUs beyond the newcomer's deadline"
+    )
+    obey_and_report(node)
     later = submit(seconds=60, iterations=1000)
     run_planner("test")
     later.refresh_from_db()
@@ -120,7 +124,7 @@ def test_promise_void_by_a_pause_is_restored_on_resume(node: SimulatedAgent, sub
         PromiseOutcome.VOID,
         "paused_by_owner",
     )
-    # Resumed before its state is stored: it is decided on when it has left its GPUs.
+    # The job is resumed before its state is stored, and decided once it has released its GPUs.
     job_resume(job=job, actor=job.owner)
     settle(node)
     job.refresh_from_db()
@@ -139,7 +143,7 @@ def test_promise_void_by_a_pause_is_restored_on_resume(node: SimulatedAgent, sub
     assert job.promise_outcome == PromiseOutcome.MET
 
 
-def test_resumed_jobs_are_decided_as_far_as_a_pass_has_time_for_them(
+def test_a_pass_decides_resumed_jobs_only_within_its_time(
     node: SimulatedAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [submit(seconds=36_000, iterations=10) for _ in range(3)]
@@ -147,17 +151,17 @@ def test_resumed_jobs_are_decided_as_far_as_a_pass_has_time_for_them(
     for job in jobs:
         job.refresh_from_db()
         job_pause(job=job, actor=job.owner)
-    look_and_report(node)
+    obey_and_report(node)
     for job in jobs:
         job_resume(job=job, actor=job.owner)
     monkeypatch.setattr(planning, "DECIDING_AGAIN_SECONDS", 0.0)
-    for left in (2, 1, 0):
-        look_and_report(node)  # who was given GPUs meanwhile trains
+    for waiting in (2, 1, 0):
+        obey_and_report(node)  # jobs that got GPUs in the meantime begin to train
         with patch.object(planning, "wake") as woken:
             run_planner("test")
-        assert Job.objects.filter(promise_asked_again=True).count() == left
-        asked = [call.kwargs.get("trigger") for call in woken.call_args_list]
-        assert ("resumed jobs wait" in asked) == bool(left)
+        assert Job.objects.filter(promise_asked_again=True).count() == waiting
+        triggers = [call.kwargs.get("trigger") for call in woken.call_args_list]
+        assert ("resumed jobs wait" in triggers) == bool(waiting)
     assert Job.objects.filter(promised=True).count() == 3
 
 
@@ -222,34 +226,36 @@ def test_a_lost_successor_leaves_the_old_generation_training(
     job.refresh_from_db()
     live.refresh_from_db()
     assert (live.state, live.goal) == (GenerationState.LIVE, Goal.TRAIN)
-    assert job.state == JobState.RUNNING, "it trains on, and is called so"
+    assert job.state == JobState.RUNNING, "it continues training"
 
 
-def far_back(job: Job, seconds: float) -> None:
+def age_rows(job: Job, seconds: float) -> None:
     at = timezone.now() - timedelta(seconds=seconds)
     JobEvent.objects.filter(job=job).update(happened_at=at)
     Generation.objects.filter(job=job).update(created_at=at)
 
 
-@pytest.mark.parametrize("difference", ["paused", "stopped_for_nobody", "waits", "not_running", "unnoticed"])
+@pytest.mark.parametrize(
+    "difference", ["paused", "stopped_for_no_successor", "waits", "not_running", "unnoticed"]
+)
 def test_reconciliation_repairs_each_difference(
     cluster: Cluster, node: SimulatedAgent, submit: Submit, difference: str
 ) -> None:
-    """Each difference is written into the rows like a forgotten step; the next passes remove it."""
+    """Each difference is written into the rows as if a step had been left out; the next passes repair it."""
     job = submit("best_effort", iterations=100_000)
     settle(node)
     live = job.generations.get(state=GenerationState.LIVE)
     if difference == "paused":
-        # Told to suspend with no time-out, and the workers never do.
+        # The goal is suspend without a time limit, and the workers never suspend.
         job_pause(job=job, actor=job.owner)
         Generation.objects.filter(pk=live.pk).update(step_expires_at=None)
-        far_back(job, 3600)
+        age_rows(job, 3600)
         reconcile()
         live.refresh_from_db()
         assert live.state == GenerationState.RETIRED
-        look_and_report(node)
+        obey_and_report(node)
         assert unreleased(job) == 0
-    elif difference == "stopped_for_nobody":
+    elif difference == "stopped_for_no_successor":
         Generation.objects.filter(pk=live.pk).update(goal=Goal.HAND_OVER)
         reconcile()
         settle(node)
@@ -264,7 +270,7 @@ def test_reconciliation_repairs_each_difference(
         reconcile()
         waiting.refresh_from_db()
         assert waiting.state == GenerationState.PREPARING, "others may still leave"
-        far_back(other, 3600)
+        age_rows(other, 3600)
         reconcile()
         waiting.refresh_from_db()
         assert waiting.state == GenerationState.RETIRED
@@ -274,7 +280,7 @@ def test_reconciliation_repairs_each_difference(
             Generation.objects.filter(pk=live.pk).update(state=GenerationState.RETIRED, goal=Goal.STOP)
         reconcile()
         assert Job.objects.get(pk=job.pk).state == JobState.SUSPENDED
-        look_and_report(node)
+        obey_and_report(node)
         assert not Assignment.objects.filter(generation=live, state=AssignmentState.HELD).exists()
     else:
         Job.objects.filter(pk=job.pk).update(state=JobState.SUSPENDED)

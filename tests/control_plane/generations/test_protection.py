@@ -50,22 +50,22 @@ def start(servers: tuple[Server, ...], of: Generation | None = None) -> Generati
     else:
         job = job_of(of)
     gpus = [Gpu.objects.get(server=server, index=0) for server in servers]
-    made = create_generation(job, gpus, epoch=1, reason="test")
-    assert isinstance(made, Generation)
-    made.state = GenerationState.LIVE
-    made.live_at = timezone.now()
-    made.save()
-    return made
+    generation = create_generation(job, gpus, epoch=1, reason="test")
+    assert isinstance(generation, Generation)
+    generation.state = GenerationState.LIVE
+    generation.live_at = timezone.now()
+    generation.save()
+    return generation
 
 
 def group(server: Server, generation: Generation) -> dict[str, Any]:
     """Return the desired state of a server's store for a generation."""
-    found = [
-        one
-        for one in desired_state(server.pk)["memory"]["groups"]
-        if (one["job"], one["generation"]) == (generation.job_id, generation.number)
+    groups = [
+        group_state
+        for group_state in desired_state(server.pk)["memory"]["groups"]
+        if (group_state["job"], group_state["generation"]) == (generation.job_id, generation.number)
     ]
-    return found[0] if found else {}
+    return groups[0] if groups else {}
 
 
 def lose(server: Server) -> None:
@@ -93,13 +93,13 @@ def test_servers_of_a_job_keep_each_others_shards(servers: tuple[Server, ...]) -
     assert (first["keep"], second["keep"]) == ([1], [0])
     where = {"server": servers[1].name, "address": servers[1].address, "port": servers[1].port_last}
     assert first["send"] == [{"rank": 0, "peers": [where]}]
-    assert [one["rank"] for one in second["send"]] == [1]
+    assert [entry["rank"] for entry in second["send"]] == [1]
     assert first["secret"] == second["secret"] == generation.store_secret
     assert len(generation.store_secret) == 64
     assert group(servers[2], generation) == {}
     assert desired_state(servers[2].pk)["memory"]["port"] == servers[2].port_last
-    told = Server.objects.get(pk=servers[1].pk)
-    assert told.desired_version > before[servers[1].pk]
+    woken = Server.objects.get(pk=servers[1].pk)
+    assert woken.desired_version > before[servers[1].pk]
 
 
 def test_workers_do_not_receive_the_store_secret(servers: tuple[Server, ...]) -> None:
@@ -117,7 +117,7 @@ def test_copy_of_a_one_server_job_is_kept_in_another_rack() -> None:
     assert group(far, generation)["keep"] == [0]
     assert group(beside, generation) == {}
     far.refresh_from_db()
-    assert far.desired_version > before, "its agent hears of it"
+    assert far.desired_version > before, "its agent is woken"
 
 
 def test_copies_lie_in_another_power_domain_too() -> None:
@@ -132,7 +132,7 @@ def test_copies_lie_in_another_power_domain_too() -> None:
     granted = stores.grant("wide", [server.pk for server in four], 1_000)
     feeds = {server.pk: number // 2 for number, server in enumerate(four)}
     assert granted["fatal_domains"] == []
-    assert all(feeds[one] != feeds[other] for one, other in granted["holders"])
+    assert all(feeds[holder] != feeds[other] for holder, other in granted["holders"])
 
 
 @pytest.mark.parametrize(
@@ -141,18 +141,18 @@ def test_copies_lie_in_another_power_domain_too() -> None:
 def test_number_of_copies_follows_from_the_operators_target(
     servers: tuple[Server, ...], accepted: float, a_day: float, replicas: int
 ) -> None:
-    """On two servers; a third one without other parts of the job keeps the third copies."""
+    """The job runs on two servers; third copies lie on a third server."""
     Cluster.objects.update(
         accepted_fallbacks_a_month=accepted, failures_per_server_day=a_day, fence_seconds=60.0,
         replacement_seconds=360.0,
     )  # fmt: skip
     granted = Stores([servers[0].cluster_id]).grant("job", [servers[0].pk, servers[1].pk], 1_000)
     assert (granted["wanted"], granted["replicas"], granted["reason"]) == (replicas, replicas, "")
-    assert all(len(held) == replicas for held in granted["holders"])
-    assert {held[0] for held in granted["holders"]} == {servers[0].pk, servers[1].pk}
+    assert all(len(holders) == replicas for holders in granted["holders"])
+    assert {holders[0] for holders in granted["holders"]} == {servers[0].pk, servers[1].pk}
 
 
-def test_a_lax_target_takes_no_copy_that_a_promise_counts_on(servers: tuple[Server, ...]) -> None:
+def test_a_lax_target_removes_no_copy_that_a_promise_needs(servers: tuple[Server, ...]) -> None:
     Cluster.objects.update(accepted_fallbacks_a_month=0.9)
     pks = [servers[0].pk, servers[1].pk]
     assert Stores([servers[0].cluster_id]).grant("job", pks, 1_000, promised=2)["replicas"] == 2
@@ -195,16 +195,16 @@ def test_copies_reserve_memory_before_a_job_stored_its_own_state(servers: tuple[
         job.curve = earlier.curve
         job.save()
         gpus = [Gpu.objects.get(server=server, index=index) for server in servers[:2]]
-        made = create_generation(job, gpus, epoch=1, reason="test")
-        assert isinstance(made, Generation)
-        granted.append(made.protection)
+        generation = create_generation(job, gpus, epoch=1, reason="test")
+        assert isinstance(generation, Generation)
+        granted.append(generation.protection)
     assert (granted[0]["replicas"], granted[0]["memory_bytes"][0][1]) == (2, 800_000)
     assert granted[1]["replicas"] == 0
     assert "has 0.0 GB of host memory free" in granted[1]["reason"]
 
 
 def test_memory_is_never_granted_twice(servers: tuple[Server, ...]) -> None:
-    # Each of two servers keeps 2 slots of 2 shards of 200 kB: 800 kB of the 1 MB that it has.
+    # Each of two servers keeps 2 slots of 2 shards of 200 kB: 800 kB of its 1 MB.
     first = Stores([servers[0].cluster_id])
     granted = first.grant("one", [servers[0].pk, servers[1].pk], 400_000)
     assert granted["replicas"] == 2
@@ -212,12 +212,12 @@ def test_memory_is_never_granted_twice(servers: tuple[Server, ...]) -> None:
     refused = first.grant("two", [servers[0].pk, servers[1].pk], 400_000)
     assert refused["replicas"] == 0
     assert "nothing is kept in memory" in refused["reason"]
-    # A third server has room for the copy of a small job; the two that are full have not.
+    # A third server has room for the copy of a small job; the first two are full.
     small = first.grant("three", [servers[0].pk], 80_000)
     assert small["holders"] == [[servers[0].pk, servers[2].pk]]
 
 
-def test_the_port_of_the_store_is_given_to_no_worker(servers: tuple[Server, ...]) -> None:
+def test_no_worker_gets_the_port_of_the_store(servers: tuple[Server, ...]) -> None:
     Server.objects.filter(pk=servers[0].pk).update(port_first=30_000, port_last=30_002, port_next=30_002)
     generation = start(servers[:1])
     ports = {generation.master_port, *generation.assignments.values_list("handover_port", flat=True)}
@@ -231,14 +231,14 @@ def test_job_of_a_lost_server_resumes_from_peer_memory(
     hold(servers[0], holding(generation, 0, 41), holding(generation, 1, 41))
     assert hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41)) == []
     lose(servers[0])
-    # One rank where its state is, one on a server that has nothing of it.
+    # One rank runs on the server that holds the state, the other on a server without it.
     again = start((servers[2], servers[1]), of=generation)
     assert again.start is not None
     named = (again.start["from"], again.start["generation"], again.start["iteration"])
     assert named == ("memory", generation.number, 41)
     shards = again.start["shards"]
-    assert [[one["server"] for one in shard["holders"]] for shard in shards] == [[servers[1].pk]] * 2
-    assert all(shard["reader"] == 1 for shard in shards), "what lies beside a rank is not sent"
+    assert [[holder["server"] for holder in shard["holders"]] for shard in shards] == [[servers[1].pk]] * 2
+    assert all(shard["reader"] == 1 for shard in shards), "a shard on the rank's own server is not sent"
 
 
 def test_server_without_a_copy_receives_peers_to_fetch_from(servers: tuple[Server, ...]) -> None:
@@ -248,18 +248,20 @@ def test_server_without_a_copy_receives_peers_to_fetch_from(servers: tuple[Serve
     again = start((servers[2],), of=generation)
     assert again.start is not None
     assert again.start["from"] == "memory"
-    found = group(servers[2], generation)
+    state = group(servers[2], generation)
     where = {"server": servers[1].name, "address": servers[1].address, "port": servers[1].port_last}
-    assert found["fetch"] == [{"rank": rank, "peers": [where]} for rank in range(2)]
-    assert found["secret"] == generation.store_secret
-    # What it has fetched is its to report; another generation's is not.
+    assert state["fetch"] == [{"rank": rank, "peers": [where]} for rank in range(2)]
+    assert state["secret"] == generation.store_secret
+    # The server may report the shards that it fetched, but not those of another generation.
     assert hold(servers[2], holding(generation, 0, 41), holding(again, 0, 43)) == []
     assert hold(servers[0], holding(again, 0, 43))[0]["reason"].endswith("was not given to this server")
 
 
 def test_holder_reports_only_the_ranks_that_it_keeps(servers: tuple[Server, ...]) -> None:
     generation = start(servers)
-    keeps = {rank for rank, held in enumerate(generation.protection["holders"]) if servers[0].pk in held}
+    keeps = {
+        rank for rank, holders in enumerate(generation.protection["holders"]) if servers[0].pk in holders
+    }
     assert len(keeps) == 2
     refused = hold(servers[0], *(holding(generation, rank, 41) for rank in range(3)))
     assert [item["index"] for item in refused] == [rank for rank in range(3) if rank not in keeps]
@@ -268,17 +270,17 @@ def test_holder_reports_only_the_ranks_that_it_keeps(servers: tuple[Server, ...]
 
 def test_a_job_whose_copy_is_lost_gets_another_one_while_it_trains_on(servers: tuple[Server, ...]) -> None:
     generation = start(servers[:1])
-    for left in (1, 0):
+    for peers_left in (1, 0):
         ((own, holder),) = generation.protection["holders"]
         before = Server.objects.get(pk=own).desired_version
         lose(Server.objects.get(pk=holder))
         generation.refresh_from_db()
         assert generation.state == GenerationState.LIVE
-        (found,) = group(servers[0], generation)["send"]
-        assert len(found["peers"]) == left
-        if left:
-            assert group(Server.objects.get(name=found["peers"][0]["server"]), generation)["keep"] == [0]
-        assert Server.objects.get(pk=own).desired_version > before, "its agent hears of it"
+        (transfer,) = group(servers[0], generation)["send"]
+        assert len(transfer["peers"]) == peers_left
+        if peers_left:
+            assert group(Server.objects.get(name=transfer["peers"][0]["server"]), generation)["keep"] == [0]
+        assert Server.objects.get(pk=own).desired_version > before, "its agent is woken"
     assert "the job runs on one machine" in generation.protection["reason"]
 
 

@@ -1,4 +1,5 @@
-"""A state in shards: only complete states are used, and each rank receives the shards and holders to read."""
+"""States in shards: only complete states are used, and each rank receives the shards to read and their
+holders."""
 
 from __future__ import annotations
 
@@ -43,10 +44,10 @@ def pair(servers: tuple[Server, Server]) -> Generation:
     first.assignments.all().delete()
     first.delete()
     gpus = [Gpu.objects.get(server=server, index=0) for server in servers]
-    made: Generation = GenerationFactory.create(
+    generation: Generation = GenerationFactory.create(
         job=job, master_server=servers[0], gpus=gpus, world_size=2, held_at=timezone.now()
     )
-    return made
+    return generation
 
 
 def shard(generation: Generation, rank: int, **fields: Any) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def job_of(generation: Generation) -> Job:
     return Job.objects.select_related("checkpoint").get(pk=generation.job_id)
 
 
-def test_a_state_is_named_once_every_rank_has_stored_its_part(
+def test_a_state_is_used_once_every_rank_has_stored_its_shard(
     servers: tuple[Server, Server], pair: Generation
 ) -> None:
     send(servers[0], {"events": [shard(pair, 0)]})
@@ -68,7 +69,7 @@ def test_a_state_is_named_once_every_rank_has_stored_its_part(
     assert (point.iteration, point.world_size, point.size_bytes) == (9, 2, 18)
 
 
-def test_a_part_that_never_comes_leaves_the_state_before_it(
+def test_an_incomplete_state_does_not_replace_the_previous_one(
     servers: tuple[Server, Server], pair: Generation
 ) -> None:
     for rank, server in enumerate(servers):
@@ -79,7 +80,7 @@ def test_a_part_that_never_comes_leaves_the_state_before_it(
     assert point.iteration == 9
 
 
-def test_the_same_part_twice_does_not_make_a_state_complete(
+def test_the_same_shard_twice_does_not_complete_a_state(
     servers: tuple[Server, Server], pair: Generation
 ) -> None:
     send(servers[0], {"events": [shard(pair, 0)]})
@@ -89,7 +90,7 @@ def test_the_same_part_twice_does_not_make_a_state_complete(
 
 
 @pytest.mark.parametrize("rank", [1, 2, 2**31 - 1])
-def test_a_part_of_a_rank_that_the_sender_does_not_run_is_refused(
+def test_a_shard_of_a_rank_that_the_sender_does_not_run_is_refused(
     servers: tuple[Server, Server], pair: Generation, rank: int
 ) -> None:
     answer = send(servers[0], {"events": [shard(pair, rank)]}).json()
@@ -108,7 +109,7 @@ def test_a_part_of_a_rank_that_the_sender_does_not_run_is_refused(
         {"reason": "so"},
     ],
 )
-def test_a_part_that_is_out_of_bounds_is_refused(
+def test_a_shard_with_a_field_out_of_bounds_is_refused(
     servers: tuple[Server, Server], pair: Generation, fields: dict[str, Any]
 ) -> None:
     stored = {**shard(pair, 0), **fields}
@@ -127,13 +128,13 @@ def test_start_names_reader_digest_and_holders_of_each_shard(
     assert (start["from"], start["generation"], start["iteration"], start["world_size"]) == (
         "checkpoint", pair.number, 9, 2,
     )  # fmt: skip
-    assert [(one["id"], one["reader"], one["sha256"]) for one in start["shards"]] == [
+    assert [(entry["id"], entry["reader"], entry["sha256"]) for entry in start["shards"]] == [
         (0, 0, "0" * 64), (1, 1, "1" * 64),
     ]  # fmt: skip
-    for one in start["shards"]:
-        (holder,) = one["holders"]
+    for entry in start["shards"]:
+        (holder,) = entry["holders"]
         assert holder["tier"] == "store"
-        assert holder["uri"].endswith(f"jobs/{pair.job_id}/checkpoints/1-9/{one['id']}.pt")
+        assert holder["uri"].endswith(f"jobs/{pair.job_id}/checkpoints/1-9/{entry['id']}.pt")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_start_names_reader_digest_and_holders_of_each_shard(
     [
         ([0], [0, 0]),
         ([0, 1], [0, 1]),
-        # Its second rank is where the first one was: each reads what is on its own server.
+        # The ranks are swapped between the servers: each reads the shard on its own server.
         ([1, 0], [1, 0]),
         ([1, 1, 0], [2, 0]),
     ],
@@ -149,13 +150,13 @@ def test_start_names_reader_digest_and_holders_of_each_shard(
 def test_handover_shards_are_read_where_their_ranks_were(
     servers: tuple[Server, Server], pair: Generation, places: list[int], readers: list[int]
 ) -> None:
-    there = [servers[place].pk for place in places]
-    start = start_from_predecessor(pair, there)
-    assert [(one["id"], one["reader"]) for one in start["shards"]] == list(enumerate(readers))
-    sources = {one["rank"]: one["source"] for one in sources_of(start, there)}
-    alone = len(set(places)) < 2
-    assert sources[readers[0]] == ("peer_memory" if alone else "own_memory")
-    ports = [one["holders"][0]["port"] for one in start["shards"]]
+    server_ids = [servers[place].pk for place in places]
+    start = start_from_predecessor(pair, server_ids)
+    assert [(entry["id"], entry["reader"]) for entry in start["shards"]] == list(enumerate(readers))
+    sources = {entry["rank"]: entry["source"] for entry in sources_of(start, server_ids)}
+    on_one_server = len(set(places)) < 2
+    assert sources[readers[0]] == ("peer_memory" if on_one_server else "own_memory")
+    ports = [entry["holders"][0]["port"] for entry in start["shards"]]
     assert ports == [member.handover_port for member in pair.assignments.order_by("rank")]
 
 
@@ -163,22 +164,24 @@ def test_handover_pause_is_reported_by_part_and_state_source(
     servers: tuple[Server, Server], pair: Generation
 ) -> None:
     gpus = [Gpu.objects.get(server=servers[0], index=index) for index in (1, 2)]
-    made = create_generation(job_of(pair), gpus, epoch=1, reason="test")
-    assert isinstance(made, Generation)
-    begin_handover(made, pair, made.job.cluster)
-    first = event(made, "first_iteration", iteration=6, pause_seconds=0.9, waiting_seconds=0.1)
-    Generation.objects.filter(pk=made.pk).update(created_at=timezone.now() - timedelta(seconds=5))
+    generation = create_generation(job_of(pair), gpus, epoch=1, reason="test")
+    assert isinstance(generation, Generation)
+    begin_handover(generation, pair, generation.job.cluster)
+    first = event(generation, "first_iteration", iteration=6, pause_seconds=0.9, waiting_seconds=0.1)
+    Generation.objects.filter(pk=generation.pk).update(created_at=timezone.now() - timedelta(seconds=5))
     send(servers[0], {"events": [{**first, "loading_seconds": 99.0}]})
-    made.refresh_from_db()
-    assert (made.pause_seconds, made.waiting_seconds) == (0.9, 0.1)
-    assert made.loading_seconds == pytest.approx(0.8)
-    told = JobEvent.objects.get(job=made.job, kind="state_taken").message
-    assert "Restarted in 0.90 s: 0.10 s until its state was there" in told
-    assert "Of 2 shards: 1 in the memory of the server that read it, 1 from the memory of another" in told
-    retire(made, RetireReason.LET_GO, "test")
+    generation.refresh_from_db()
+    assert (generation.pause_seconds, generation.waiting_seconds) == (0.9, 0.1)
+    assert generation.loading_seconds == pytest.approx(0.8)
+    message = JobEvent.objects.get(job=generation.job, kind="state_taken").message
+    assert "Restarted in 0.90 s: 0.10 s until its state was there" in message
+    assert "Of 2 shards: 1 in the memory of the server that read it, 1 from the memory of another" in message
+    retire(generation, RetireReason.LET_GO, "test")
     send(servers[0], {"events": [{**first, "id": str(uuid4())}]})
-    assert JobEvent.objects.filter(job=made.job, kind="state_taken").count() == 1, "it trains no more"
-    assert GenerationSerializer(made).data["state_from"] == [
+    assert JobEvent.objects.filter(job=generation.job, kind="state_taken").count() == 1, (
+        "a retired generation's report is ignored"
+    )
+    assert GenerationSerializer(generation).data["state_from"] == [
         {"source": "own_memory", "shards": 1}, {"source": "peer_memory", "shards": 1},
     ]  # fmt: skip
 
@@ -188,14 +191,14 @@ def test_every_rank_has_a_port_of_its_own_on_its_server(
     servers: tuple[Server, Server], pair: Generation, purpose: Purpose
 ) -> None:
     gpus = [Gpu.objects.get(server=server, index=index) for server in servers for index in (1, 2)]
-    made = create_generation(job_of(pair), gpus, epoch=1, reason="test", purpose=purpose)
-    assert isinstance(made, Generation)
+    generation = create_generation(job_of(pair), gpus, epoch=1, reason="test", purpose=purpose)
+    assert isinstance(generation, Generation)
     ports: dict[str, list[int | None]] = {}
     for server in servers:
         (entry,) = [
             entry
             for entry in desired_state(server.pk)["generations"]
-            if entry["generation"] == made.number and entry["purpose"] == purpose
+            if entry["generation"] == generation.number and entry["purpose"] == purpose
         ]
         ports[server.name] = [member["handover_port"] for member in entry["workers"]]
         assert len(ports[server.name]) == 2
@@ -203,13 +206,13 @@ def test_every_rank_has_a_port_of_its_own_on_its_server(
         assert set(sum(ports.values(), [])) == {None}
         return
     for server in servers:
-        mine = ports[server.name]
-        assert len(set(mine)) == 2
-        assert all(server.port_first <= (port or 0) <= server.port_last for port in mine)
-    assert made.master_port not in ports[servers[0].name]
+        own_ports = ports[server.name]
+        assert len(set(own_ports)) == 2
+        assert all(server.port_first <= (port or 0) <= server.port_last for port in own_ports)
+    assert generation.master_port not in ports[servers[0].name]
 
 
-def test_parts_that_became_no_state_are_deleted_with_their_folder(
+def test_shards_of_incomplete_states_are_deleted_with_their_folder(
     servers: tuple[Server, Server], pair: Generation, settings: Any, tmp_path: Path, clock: SimulatedTime
 ) -> None:
     settings.CHECKPOINT_URL = tmp_path.as_uri()
@@ -220,6 +223,6 @@ def test_parts_that_became_no_state_are_deleted_with_their_folder(
         (folder / "0.pt").write_bytes(b"x")
         send(servers[0], {"events": [shard(pair, 0, iteration=iteration)]})
     delete_old_checkpoints(timezone.now())
-    left = {path.name for path in (tmp_path / f"jobs/{pair.job_id}/checkpoints").iterdir()}
-    assert left == {"1-3", "1-4"}
+    remaining = {path.name for path in (tmp_path / f"jobs/{pair.job_id}/checkpoints").iterdir()}
+    assert remaining == {"1-3", "1-4"}
     assert Checkpoint.objects.filter(deleted_at__isnull=True).count() == 2

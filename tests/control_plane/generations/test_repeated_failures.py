@@ -1,4 +1,4 @@
-"""A job that fails repeatedly without progress ends with the cause; one whose servers fail continues."""
+"""A job that fails repeatedly without progress ends with the cause; a job on failing servers continues."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Submit = Callable[..., Job]
 def _ended_by_signal(agent: SimulatedAgent, job: Job) -> None:
     worker = agent.rank_zero(job.pk)
     assert worker is not None
-    said = {"reason": "killed", "message": "ended by signal 11", "traceback": "", "iteration": 45}
-    agent.event(worker, "failed", **said)
+    failure = {"reason": "killed", "message": "ended by signal 11", "traceback": "", "iteration": 45}
+    agent.event(worker, "failed", **failure)
     agent.report()
 
 
@@ -55,20 +55,20 @@ def test_repeatedly_killed_job_fails_with_the_reason(cluster: Cluster, submit: S
     assert [line[:14] for line in lines] == [f"Failure {number} of 3" for number in (1, 2, 3)]
     last = job.events.get(kind=JobState.FAILED)
     assert last.message.endswith(" Its state at iteration 40 is kept for 7 days.")
-    kept = job.checkpoints.filter(deleted_at__isnull=True)
+    checkpoints = job.checkpoints.filter(deleted_at__isnull=True)
     delete_old_checkpoints(timezone.now() + KEPT_AFTER_A_FAILURE / 2)
-    assert list(kept.values_list("iteration", flat=True)) == [40]
+    assert list(checkpoints.values_list("iteration", flat=True)) == [40]
     delete_old_checkpoints(timezone.now() + KEPT_AFTER_A_FAILURE)
-    assert not kept.exists()
+    assert not checkpoints.exists()
 
 
-def test_a_failure_whose_server_then_falls_silent_is_none(cluster: Cluster, submit: Submit) -> None:
+def test_a_failure_on_a_server_that_then_falls_silent_is_excused(cluster: Cluster, submit: Submit) -> None:
     agent = SimulatedAgent.enrol("node-1", 4, SPEED)
     job = running_job(submit, agent)
     Job.objects.filter(pk=job.pk).update(failures=2, failed_at_iteration=job.max_iterations)
     _ended_by_signal(agent, job)
     job.refresh_from_db()
-    assert (job.state, job.failures) == (JobState.SUSPENDED, 3), "it may be the server's end"
+    assert (job.state, job.failures) == (JobState.SUSPENDED, 3), "the server may be the cause"
     fall_silent(agent, cluster)
     reconcile()
     job.refresh_from_db()

@@ -8,7 +8,12 @@ from cluster.models import Gpu, Server
 from scheduling.models import GradientPlan, ScalingCurve
 from scheduling.services.gradients.gradient_plans import make_plans
 from tests.control_plane.agent_api import busy_server
-from tests.control_plane.gradients.test_gradient_plans import asked, measured, on_family, successor
+from tests.control_plane.gradients.test_gradient_plans import (
+    measured_job,
+    on_family,
+    submission_curve,
+    successor,
+)
 from workers.runtime.runtime_plan import RuntimePlan as PlanOfAWorker
 from workers.runtime.synchronisation.kinds import KINDS
 
@@ -42,7 +47,7 @@ def test_mixture_follows_linas_schedule_where_it_wins(
     servers: tuple[Server, Server], shares: dict[str, float], mode: str
 ) -> None:
     with_shares(**shares)
-    job, _ = measured(servers[0], 1, 2, tensors=MIXTURE, other_seconds=1.0, experts=EXPERTS)
+    job, _ = measured_job(servers[0], 1, 2, tensors=MIXTURE, other_seconds=1.0, experts=EXPERTS)
     make_plans(9)
     on_family(job, "lossless+moe")
     plan = GradientPlan.objects.get(family="lossless", gpus_per_server=2)
@@ -83,8 +88,8 @@ def test_a_plan_packs_experts_within_the_memory_left(
     with_shares()
     Gpu.objects.update(memory_bytes=device)
     Server.objects.update(memory_bytes=4 * 9 * GIB)
-    job, _ = measured(servers[0], 2, tensors=MIXTURE, other_seconds=1.0, experts=EXPERTS)
-    unplanned = asked(job)
+    job, _ = measured_job(servers[0], 2, tensors=MIXTURE, other_seconds=1.0, experts=EXPERTS)
+    unplanned = submission_curve(job)
     ScalingCurve.objects.filter(pk=unplanned.pk).update(mixture={**SIZES, "on_host": on_host})
     unplanned.levels.all().delete()
     unplanned.levels.create(
@@ -99,7 +104,7 @@ def test_a_plan_packs_experts_within_the_memory_left(
 def test_no_schedule_is_planned_beside_rows_of_embeddings(servers: tuple[Server, Server]) -> None:
     with_shares()
     row = {"name": "0.weight", "width": 100, "density": 0.1, "beta": 0.5, "skew": 0.1, "sums": []}
-    measured(servers[0], 2, tensors=MIXTURE, sparse=[row], experts=EXPERTS)
+    measured_job(servers[0], 2, tensors=MIXTURE, sparse=[row], experts=EXPERTS)
     make_plans(9)
     for plan in GradientPlan.objects.all():
         assert "lina" not in {plan.planner, *(each["planner"] for each in plan.beaten)}

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 #: Kinds of synchronisers without a plan.
 USUAL = ["expert_parallel", "sparse", "dense"]
 
-#: One tensor that is long on its way, and many that are not: fusing and compressing both pay.
+#: One large tensor and many small ones: both fusing and compressing pay.
 TENSORS = [
     {"name": f"layer{number}.weight", "elements": 40_000_000 if number == 3 else 2_000, "gap_seconds": 5e-4}
     for number in range(40)
@@ -43,21 +43,21 @@ def servers() -> tuple[Server, Server]:
     return busy_server("node-a"), busy_server("node-b")
 
 
-def told(generation: Generation, gpus: int, **fields: Any) -> dict[str, Any]:
+def profile_event(generation: Generation, gpus: int, **fields: Any) -> dict[str, Any]:
     """Return rank 0's measurement of its gradients on this number of GPUs."""
     fields = {"iterations": 8, "tensors": TENSORS, "sparse": [], "other_seconds": 0.01, **fields}
     head = event(generation, "first_iteration")
     return {**head, "kind": "communication_profile", "gpus": gpus, **fields}
 
 
-def measured(server: Server, *levels: int, **fields: Any) -> tuple[Job, Generation]:
+def measured_job(server: Server, *levels: int, **fields: Any) -> tuple[Job, Generation]:
     """Return a job with gradients measured at these levels."""
     job, generation = training_job(server)
     Generation.objects.filter(pk=generation.pk).update(
         purpose=Purpose.PROFILING, profile={"levels": list(levels)}, world_size=max(levels)
     )
     generation.refresh_from_db()
-    answer = send(server, {"events": [told(generation, gpus, **fields) for gpus in levels]})
+    answer = send(server, {"events": [profile_event(generation, gpus, **fields) for gpus in levels]})
     assert answer.status_code == 200
     return job, generation
 
@@ -72,13 +72,13 @@ def on_family(job: Job, family: str) -> Job:
 
 def successor(job: Job, *gpus: tuple[Server, int], **fields: Any) -> Generation:
     rows = [Gpu.objects.get(server=server, index=index) for server, index in gpus]
-    made = create_generation(job, rows, epoch=1, reason="test", **fields)
-    assert isinstance(made, Generation)
-    return made
+    generation = create_generation(job, rows, epoch=1, reason="test", **fields)
+    assert isinstance(generation, Generation)
+    return generation
 
 
 def test_a_profile_is_kept_for_a_function_and_its_hyperparameters(servers: tuple[Server, Server]) -> None:
-    job, _ = measured(servers[0], 1, 2)
+    job, _ = measured_job(servers[0], 1, 2)
     key = function_key_on(job, "emulated-a100")
     assert list(GradientProfile.objects.values_list("key", "gpus")) == [(key, 1), (key, 2)]
     job.hyperparameters = {**job.hyperparameters, "hidden": 512}
@@ -99,11 +99,11 @@ def test_a_profile_is_kept_for_a_function_and_its_hyperparameters(servers: tuple
 def test_a_profile_is_replaced_where_it_moved_by_more_than_a_fifth(
     servers: tuple[Server, Server], clock: SimulatedTime, fields: dict[str, Any], replaced: bool
 ) -> None:
-    _, generation = measured(servers[0], 2)
+    _, generation = measured_job(servers[0], 2)
     make_plans(9)
     before = GradientProfile.objects.get()
     clock.turn(1.0)
-    send(servers[0], {"events": [told(generation, 2, **fields)]})
+    send(servers[0], {"events": [profile_event(generation, 2, **fields)]})
     after = GradientProfile.objects.get()
     assert after.confirmed_at > before.confirmed_at
     assert (after.content != before.content) == (after.planned_from == "") == replaced
@@ -121,22 +121,22 @@ def test_a_profile_is_replaced_where_it_moved_by_more_than_a_fifth(
 def test_records_that_cannot_be_are_refused(
     servers: tuple[Server, Server], gpus: int, fields: dict[str, Any], word: str
 ) -> None:
-    job, generation = measured(servers[0], 2)
-    answer = send(servers[0], {"events": [told(generation, gpus, **fields)]})
+    job, generation = measured_job(servers[0], 2)
+    answer = send(servers[0], {"events": [profile_event(generation, gpus, **fields)]})
     assert answer.status_code == 200
     assert GradientProfile.objects.get().content["sparse"] == []
     assert word in job.events.get(kind="report_refused").message
 
 
 def test_buffers_have_the_memory_that_the_function_leaves(servers: tuple[Server, Server]) -> None:
-    job, _ = measured(servers[0], 2)
+    job, _ = measured_job(servers[0], 2)
     device = 4 << 30
     Gpu.objects.update(memory_bytes=device)
     make_plans(9)
     plan = GradientPlan.objects.get(family="lossy")
     buffers = plan.chosen["buffer_bytes"]
     assert 0 < buffers < device
-    dense = asked(job)
+    dense = submission_curve(job)
     dense.levels.all().delete()
     dense.levels.create(gpus=2, iterations_per_second=1.0, memory_bytes=device - buffers // 2)
     assert make_plans(9) == 1
@@ -147,22 +147,22 @@ def test_buffers_have_the_memory_that_the_function_leaves(servers: tuple[Server,
 
 
 def test_plans_are_made_once_for_the_same_inputs(servers: tuple[Server, Server]) -> None:
-    measured(servers[0], 1, 2)
+    measured_job(servers[0], 1, 2)
     assert make_plans(9) == 2
     assert make_plans(9) == 0
     plans = GradientPlan.objects.order_by("profile__gpus", "family")
-    assert [(one.profile.gpus, one.family) for one in plans] == [
+    assert [(plan.profile.gpus, plan.family) for plan in plans] == [
         (gpus, family) for gpus in (1, 2) for family in COMMON_FAMILIES
     ]
-    alone = [one for one in plans if one.profile.gpus == 1]
-    assert {one.planner for one in alone} == {"dense"}
-    lossy = next(one for one in plans if one.profile.gpus == 2 and one.family == "lossy")
+    on_one_gpu = [plan for plan in plans if plan.profile.gpus == 1]
+    assert {plan.planner for plan in on_one_gpu} == {"dense"}
+    lossy = next(plan for plan in plans if plan.profile.gpus == 2 and plan.family == "lossy")
     assert (lossy.servers, lossy.gpus_per_server) == (1, 2)
     assert lossy.codec != "none"
     assert lossy.speedup > 1.3
-    everyone = {lossy.planner, *(one["planner"] for one in lossy.beaten)}
-    assert everyone == {"dense", "cupcake", "espresso", "combined"}
-    lossless = next(one for one in plans if one.profile.gpus == 2 and one.family == "lossless")
+    planners = {lossy.planner, *(plan["planner"] for plan in lossy.beaten)}
+    assert planners == {"dense", "cupcake", "espresso", "combined"}
+    lossless = next(plan for plan in plans if plan.profile.gpus == 2 and plan.family == "lossless")
     assert lossless.codec == "none"
     Server.objects.update(links={
         name: {"bytes_per_second": 1e12, "latency_seconds": 0.0}
@@ -172,12 +172,12 @@ def test_plans_are_made_once_for_the_same_inputs(servers: tuple[Server, Server])
     assert GradientPlan.objects.get(pk=lossy.pk).speedup < 1.1
 
 
-def test_a_look_asks_about_a_kind_of_gpu_once_for_all_its_profiles(servers: tuple[Server, Server]) -> None:
-    measured(servers[0], 1)
+def test_a_pass_queries_a_gpu_kind_once_for_all_its_profiles(servers: tuple[Server, Server]) -> None:
+    measured_job(servers[0], 1)
     assert make_plans(9) == 1
     with CaptureQueriesContext(connection) as of_one:
         assert make_plans(9) == 0
-    measured(servers[1], 1, 2)
+    measured_job(servers[1], 1, 2)
     assert make_plans(9) == 2
     with CaptureQueriesContext(connection) as of_three:
         assert make_plans(9) == 0
@@ -186,7 +186,7 @@ def test_a_look_asks_about_a_kind_of_gpu_once_for_all_its_profiles(servers: tupl
 
 def test_gradients_that_no_plan_could_carry_get_none(servers: tuple[Server, Server]) -> None:
     """The gradients are FP64."""
-    measured(servers[0], 2, bytes_per_element=8)
+    measured_job(servers[0], 2, bytes_per_element=8)
     assert make_plans(9) == 1
     assert not GradientPlan.objects.exists()
 
@@ -200,74 +200,78 @@ def test_levels_are_placed_on_one_server_or_on_whole_ones() -> None:
 
 
 def test_a_generation_follows_the_plan_of_its_family_and_placement(servers: tuple[Server, Server]) -> None:
-    job, _ = measured(servers[0], 1, 2)
+    job, _ = measured_job(servers[0], 1, 2)
     make_plans(9)
     on_family(job, "lossy")
     plan = GradientPlan.objects.get(family="lossy", servers=1, gpus_per_server=2)
-    made = successor(job, (servers[0], 1), (servers[0], 2))
-    assert made.runtime_plan["family"] == "lossy"
-    experts, sparse, compressed = made.runtime_plan["synchronisers"]
-    assert [each["kind"] for each in (experts, sparse)] == ["expert_parallel", "sparse"]
+    generation = successor(job, (servers[0], 1), (servers[0], 2))
+    assert generation.runtime_plan["family"] == "lossy"
+    experts, sparse, compressed = generation.runtime_plan["synchronisers"]
+    assert [entry["kind"] for entry in (experts, sparse)] == ["expert_parallel", "sparse"]
     assert compressed["kind"] == "compressed"
     assert compressed["choices"]["plan"] == plan.messages["rest"]
     assert compressed["choices"]["plan"]["digest"] == content_digest(compressed["choices"]["plan"])
-    assert compressed["choices"]["gradients"] == [each["name"] for each in TENSORS]
-    assert made.communication["chosen"]["planner"] == plan.planner
-    assert made.communication["beaten"] == plan.beaten
-    assert made.curve == job.curve
-    # As it is predicted: the last span ends where the iteration does, and 10 ms are spent on other things.
+    assert compressed["choices"]["gradients"] == [entry["name"] for entry in TENSORS]
+    assert generation.communication["chosen"]["planner"] == plan.planner
+    assert generation.communication["beaten"] == plan.beaten
+    assert generation.curve == job.curve
+    # The spans add up to the prediction: the iteration ends with the last span, after 10 ms of other work.
     seconds = 0.01 + max(span["end_seconds"] for span in plan.spans)
     assert seconds == pytest.approx(plan.chosen["predicted"]["iteration_seconds"], rel=1e-6)
-    read = PlanOfAWorker.from_message(made.runtime_plan)
-    for one in read.synchronisers:
-        KINDS[one.kind](one.choices)
+    read = PlanOfAWorker.from_message(generation.runtime_plan)
+    for synchroniser in read.synchronisers:
+        KINDS[synchroniser.kind](synchroniser.choices)
 
 
 @pytest.mark.parametrize("places", [((0, 1), (1, 1)), ((0, 1),), ((0, 1), (0, 2), (0, 3))])
 def test_generation_without_a_plan_for_its_placement_runs_as_usual(
     servers: tuple[Server, Server], places: tuple[tuple[int, int], ...]
 ) -> None:
-    job, _ = measured(servers[0], 1, 2)
+    job, _ = measured_job(servers[0], 1, 2)
     make_plans(9)
     on_family(job, "lossy")
-    made = successor(job, *((servers[which], index) for which, index in places))
-    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == USUAL
-    assert made.communication == {}
+    generation = successor(job, *((servers[which], index) for which, index in places))
+    assert [synchroniser["kind"] for synchroniser in generation.runtime_plan["synchronisers"]] == USUAL
+    assert generation.communication == {}
 
 
 def test_jobs_of_no_plan_stay_without_one(servers: tuple[Server, Server]) -> None:
-    job, _ = measured(servers[0], 1, 2)
+    job, _ = measured_job(servers[0], 1, 2)
     make_plans(9)
-    made = successor(job, (servers[0], 1), (servers[0], 2))
-    assert (made.runtime_plan["family"], made.communication) == ("dense", {})
+    generation = successor(job, (servers[0], 1), (servers[0], 2))
+    assert (generation.runtime_plan["family"], generation.communication) == ("dense", {})
 
 
 def test_abandoned_plan_is_not_followed_but_its_family_is_kept(
     servers: tuple[Server, Server],
 ) -> None:
-    job, _ = measured(servers[0], 1, 2)
+    job, _ = measured_job(servers[0], 1, 2)
     make_plans(9)
     GradientPlan.objects.update(given_up="it lost")
-    made = successor(on_family(job, "lossy"), (servers[0], 1), (servers[0], 2))
-    assert (made.runtime_plan["family"], made.communication) == ("lossy", {})
-    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == USUAL
+    generation = successor(on_family(job, "lossy"), (servers[0], 1), (servers[0], 2))
+    assert (generation.runtime_plan["family"], generation.communication) == ("lossy", {})
+    assert [synchroniser["kind"] for synchroniser in generation.runtime_plan["synchronisers"]] == USUAL
 
 
 def test_each_level_of_a_measurement_has_its_own_plan(servers: tuple[Server, Server]) -> None:
-    job, generation = measured(servers[0], 1, 2)
+    job, generation = measured_job(servers[0], 1, 2)
     make_plans(9)
     generation.delete()
-    made = successor(
+    measurement = successor(
         on_family(job, "lossy"), (servers[0], 1), (servers[0], 2),
         purpose=Purpose.PROFILING, profile={"levels": [1, 2]},
     )  # fmt: skip
-    read = PlanOfAWorker.from_message(made.runtime_plan)
-    assert [one.kind for one in read.at(1).synchronisers] == USUAL
-    assert [one.kind for one in read.at(2).synchronisers] == ["expert_parallel", "sparse", "compressed"]
-    assert made.curve == job.curve
+    read = PlanOfAWorker.from_message(measurement.runtime_plan)
+    assert [synchroniser.kind for synchroniser in read.at(1).synchronisers] == USUAL
+    assert [synchroniser.kind for synchroniser in read.at(2).synchronisers] == [
+        "expert_parallel",
+        "sparse",
+        "compressed",
+    ]
+    assert measurement.curve == job.curve
 
 
-def test_zens_plan_takes_its_tensors_before_the_others_do(servers: tuple[Server, Server]) -> None:
+def test_zens_plan_comes_before_all_others(servers: tuple[Server, Server]) -> None:
     """A table that is nearly all zeros is the only tensor worth a plan."""
     tensors = [
         {"name": "table.weight", "elements": 64_000_000, "gap_seconds": 0.001},
@@ -275,63 +279,66 @@ def test_zens_plan_takes_its_tensors_before_the_others_do(servers: tuple[Server,
     ]
     sums = [{"workers": 2, "density": 0.012}, {"workers": 4, "density": 0.015}]
     table = {"name": "table.weight", "width": 64, "density": 0.01, "beta": 0.3, "sums": sums, "skew": 0.5}
-    job, _ = measured(servers[0], 4, tensors=tensors, sparse=[table])
+    job, _ = measured_job(servers[0], 4, tensors=tensors, sparse=[table])
     make_plans(9)
     plan = GradientPlan.objects.get(family="lossless")
     assert plan.planner in ("zen", "combined")
-    made = successor(on_family(job, "lossless"), *((servers[0], index) for index in range(4)))
-    zen, experts, sparse, *_ = PlanOfAWorker.from_message(made.runtime_plan).synchronisers
+    generation = successor(on_family(job, "lossless"), *((servers[0], index) for index in range(4)))
+    zen, experts, sparse, *_ = PlanOfAWorker.from_message(generation.runtime_plan).synchronisers
     assert (zen.kind, experts.kind, sparse.kind) == ("zen", "expert_parallel", "sparse")
     assert zen.choices["plan"] == plan.messages["sparse"]
-    for one in PlanOfAWorker.from_message(made.runtime_plan).synchronisers:
-        KINDS[one.kind](one.choices)
+    for synchroniser in PlanOfAWorker.from_message(generation.runtime_plan).synchronisers:
+        KINDS[synchroniser.kind](synchroniser.choices)
 
 
-def asked(job: Job, **fields: Any) -> ScalingCurve:
+def submission_curve(job: Job, **fields: Any) -> ScalingCurve:
     """Return the curve that decides a submission like the job's."""
     return curve_for(replace(request_of(job), **fields), "emulated-a100")
 
 
-def test_a_newcomer_is_asked_about_on_the_best_family_that_it_allows(
+def test_a_newcomer_is_decided_on_the_best_family_that_it_allows(
     servers: tuple[Server, Server],
 ) -> None:
-    job, _ = measured(servers[0], 1, 2)
-    refused, allowed = asked(job), asked(job, lossy="allowed")
+    job, _ = measured_job(servers[0], 1, 2)
+    refused, allowed = submission_curve(job), submission_curve(job, lossy="allowed")
     # Nothing was planned yet.
     assert refused == allowed
     assert refused.plan_family == PlanFamily.DENSE
     make_plans(9)
-    assert asked(job) == refused
-    lossy = asked(job, lossy="allowed")
+    assert submission_curve(job) == refused
+    lossy = submission_curve(job, lossy="allowed")
     assert (lossy.plan_family, lossy.state) == ("lossy", CurveState.UNKNOWN)
     assert lossy.key != refused.key
 
 
 def test_winning_lossless_plan_applies_to_all_jobs(servers: tuple[Server, Server]) -> None:
-    job, _ = measured(servers[0], 1, 2)
+    job, _ = measured_job(servers[0], 1, 2)
     make_plans(9)
     GradientPlan.objects.filter(family="lossless", profile__gpus=2).update(planner="cupcake", speedup=1.2)
-    assert asked(job).plan_family == "lossless"
+    assert submission_curve(job).plan_family == "lossless"
 
 
 def test_named_codecs_are_a_family_of_their_own(servers: tuple[Server, Server]) -> None:
-    job, _ = measured(servers[0], 1, 2)
+    job, _ = measured_job(servers[0], 1, 2)
     make_plans(9)
-    assert asked(job, lossy="allowed", codecs=("random-k",)).plan_family == PlanFamily.DENSE
-    # Who asked has them planned.
+    assert submission_curve(job, lossy="allowed", codecs=("random-k",)).plan_family == PlanFamily.DENSE
+    # The first submission that names the codecs requests plans for them.
     make_plans(9)
     plan = GradientPlan.objects.get(family="lossy(random-k)", profile__gpus=2)
     assert plan.codec in ("random-k", "none")
-    assert asked(job, lossy="allowed", codecs=("random-k",)).plan_family == "lossy(random-k)"
+    assert submission_curve(job, lossy="allowed", codecs=("random-k",)).plan_family == "lossy(random-k)"
 
 
 def test_naming_the_default_codecs_gives_the_default_family(
     servers: tuple[Server, Server],
 ) -> None:
-    job, _ = measured(servers[0], 1, 2)
+    job, _ = measured_job(servers[0], 1, 2)
     make_plans(9)
-    unnamed = asked(job, lossy="allowed")
-    assert (unnamed.plan_family, asked(job, lossy="allowed", codecs=FAITHFUL)) == ("lossy", unnamed)
+    unnamed = submission_curve(job, lossy="allowed")
+    assert (unnamed.plan_family, submission_curve(job, lossy="allowed", codecs=FAITHFUL)) == (
+        "lossy",
+        unnamed,
+    )
     assert not any(GradientProfile.objects.values_list("families", flat=True))
 
 
@@ -339,50 +346,50 @@ def test_optimizer_changing_codecs_are_used_only_when_named(
     servers: tuple[Server, Server],
 ) -> None:
     """Random-k is far faster on these gradients."""
-    job, _ = measured(servers[0], 1, 2)
+    job, _ = measured_job(servers[0], 1, 2)
     make_plans(9)
-    assert asked(job, lossy="allowed").plan_family == "lossy"
-    asked(job, lossy="allowed", codecs=LOSSY)
+    assert submission_curve(job, lossy="allowed").plan_family == "lossy"
+    submission_curve(job, lossy="allowed", codecs=LOSSY)
     make_plans(9)
     everything = family_name(lossy=True, codecs=LOSSY)
-    plans = {one.family: one for one in GradientPlan.objects.filter(profile__gpus=2)}
+    plans = {plan.family: plan for plan in GradientPlan.objects.filter(profile__gpus=2)}
     assert plans["lossy"].codec in FAITHFUL
-    assert {one["codec"] for one in plans["lossy"].beaten} <= {"none", *FAITHFUL}
+    assert {plan["codec"] for plan in plans["lossy"].beaten} <= {"none", *FAITHFUL}
     assert plans[everything].codec == "random-k"
     assert plans[everything].speedup > 1.05 * plans["lossy"].speedup > 1.05
-    assert asked(job, lossy="allowed", codecs=LOSSY).plan_family == everything
+    assert submission_curve(job, lossy="allowed", codecs=LOSSY).plan_family == everything
 
 
 def test_a_family_that_was_measured_slower_is_not_taken(servers: tuple[Server, Server]) -> None:
-    job, _ = measured(servers[0], 1, 2)
-    dense = asked(job)
+    job, _ = measured_job(servers[0], 1, 2)
+    dense = submission_curve(job)
     make_plans(9)
-    lossy = asked(job, lossy="allowed")
+    lossy = submission_curve(job, lossy="allowed")
     for curve, rate in ((dense, 5.0), (lossy, 4.0)):
         curve.levels.all().delete()
         curve.levels.create(gpus=2, iterations_per_second=rate)
         ScalingCurve.objects.filter(pk=curve.pk).update(state=CurveState.READY)
-    assert asked(job, lossy="allowed") == dense
-    # Void ones say nothing, whichever they are.
+    assert submission_curve(job, lossy="allowed") == dense
+    # A void measurement (overrun above 5 %) of either curve decides nothing.
     for curve in (dense, lossy):
         curve.levels.update(overrun=0.06)
-        assert asked(job, lossy="allowed") == lossy
+        assert submission_curve(job, lossy="allowed") == lossy
         curve.levels.update(overrun=0.04)
-        assert asked(job, lossy="allowed") == dense
+        assert submission_curve(job, lossy="allowed") == dense
     lossy.levels.update(iterations_per_second=6.0)
-    assert asked(job, lossy="allowed") == lossy
+    assert submission_curve(job, lossy="allowed") == lossy
     # Both are on the job's page.
     job.refresh_from_db()
     job.lossy, job.curve = "allowed", lossy
     shown = curve_of_page(job)
     assert shown is not None
     assert [level.iterations_per_second for level in shown.levels] == [6.0]
-    assert {family: [one.iterations_per_second for one in each] for family, each in shown.others.items()} == {
-        "dense": [5.0]
-    }
-    # How fast more GPUs are without a plan says nothing of the plan.
+    assert {
+        family: [level.iterations_per_second for level in levels] for family, levels in shown.others.items()
+    } == {"dense": [5.0]}
+    # The speed of a level that has no measured plan does not count against the plan.
     dense.levels.create(gpus=4, iterations_per_second=9.0)
-    assert asked(job, lossy="allowed") == lossy
+    assert submission_curve(job, lossy="allowed") == lossy
 
 
 def test_family_of_an_unmeasured_function_takes_one_query(

@@ -30,9 +30,9 @@ def servers() -> tuple[Server, Server]:
 def successor(generation: Generation, *gpus: tuple[Server, int], **fields: Any) -> Generation:
     """Create a new generation of the job on these GPUs."""
     rows = [Gpu.objects.get(server=server, index=index) for server, index in gpus]
-    made = create_generation(generation.job, rows, epoch=1, reason="test", **fields)
-    assert isinstance(made, Generation)
-    return made
+    created = create_generation(generation.job, rows, epoch=1, reason="test", **fields)
+    assert isinstance(created, Generation)
+    return created
 
 
 @pytest.mark.parametrize("purpose", [Purpose.TRAINING, Purpose.PROFILING])
@@ -40,26 +40,26 @@ def test_a_plan_is_made_with_the_generation_and_sent_to_every_server(
     servers: tuple[Server, Server], purpose: Purpose
 ) -> None:
     _, first = training_job(servers[0])
-    made = successor(first, (servers[0], 1), (servers[1], 1), purpose=purpose)
+    generation = successor(first, (servers[0], 1), (servers[1], 1), purpose=purpose)
     for server in servers:
-        entries = {one["generation"]: one for one in desired_state(server.pk)["generations"]}
-        assert entries[made.number]["runtime_plan"] == made.runtime_plan
-    assert made.runtime_plan["shape"] == "spread"
-    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == [
+        entries = {entry["generation"]: entry for entry in desired_state(server.pk)["generations"]}
+        assert entries[generation.number]["runtime_plan"] == generation.runtime_plan
+    assert generation.runtime_plan["shape"] == "spread"
+    assert [entry["kind"] for entry in generation.runtime_plan["synchronisers"]] == [
         "expert_parallel",
         "sparse",
         "dense",
     ]
 
 
-def test_on_one_server_a_plan_is_another_one_of_the_same_family(servers: tuple[Server, Server]) -> None:
+def test_plans_for_one_and_two_servers_differ_within_a_family(servers: tuple[Server, Server]) -> None:
     packed = successor(training_job(servers[0])[1], (servers[0], 1), (servers[0], 2))
     spread = successor(training_job(servers[1])[1], (servers[0], 3), (servers[1], 3))
     assert packed.runtime_plan["digest"] != spread.runtime_plan["digest"]
     assert packed.runtime_plan["family"] == spread.runtime_plan["family"]
 
 
-def test_a_recovery_point_names_the_plan_that_it_was_written_under(servers: tuple[Server, Server]) -> None:
+def test_a_recovery_point_names_the_plan_of_its_generation(servers: tuple[Server, Server]) -> None:
     job, generation = training_job(servers[0])
     send(servers[0], {"events": [event(generation, "shard_stored", sha256="0" * 64)]})
     digest = generation.runtime_plan["digest"]
@@ -78,7 +78,7 @@ def test_a_curve_is_reused_whatever_the_shape(servers: tuple[Server, Server]) ->
     assert successor(second, (servers[0], 2), (servers[1], 2)).curve == other.curve
 
 
-def test_levels_of_another_family_stand_for_nothing(servers: tuple[Server, Server]) -> None:
+def test_levels_of_another_family_are_not_used(servers: tuple[Server, Server]) -> None:
     """Function, data, hyperparameters and GPUs are the same; only the plan family differs."""
     job, _ = training_job(servers[0])
     assert job.curve is not None
@@ -90,9 +90,9 @@ def test_levels_of_another_family_stand_for_nothing(servers: tuple[Server, Serve
     job.curve.plan_family = dense_family
     assert curve_on(job, "other") is None
     assert curves_on([job], "other") == measured_curves_on([job], "other") == {}
-    made = curve_made_on(job, "other")
-    assert made != lossless
-    assert (made.plan_family, made.state) == (dense_family, CurveState.UNKNOWN)
+    dense = curve_made_on(job, "other")
+    assert dense != lossless
+    assert (dense.plan_family, dense.state) == (dense_family, CurveState.UNKNOWN)
 
 
 def test_run_under_another_family_does_not_change_the_job_curve(
@@ -103,13 +103,13 @@ def test_run_under_another_family_does_not_change_the_job_curve(
     ScalingCurve.objects.filter(pk=job.curve.pk).update(plan_family="lossless")
     job.refresh_from_db()
     CurveLevel.objects.create(curve=job.curve, gpus=1, iterations_per_second=1.0)
-    made = successor(first, (servers[0], 1), purpose=Purpose.PROFILING, profile={"levels": [1, 2]})
-    assert made.curve is None
-    told = event(made, "profile_level", gpus=2)
-    send(servers[0], {"events": [told]})
+    measurement = successor(first, (servers[0], 1), purpose=Purpose.PROFILING, profile={"levels": [1, 2]})
+    assert measurement.curve is None
+    level_event = event(measurement, "profile_level", gpus=2)
+    send(servers[0], {"events": [level_event]})
     assert list(CurveLevel.objects.values_list("gpus", flat=True)) == [1]
 
-    Generation.objects.filter(pk=first.pk).update(curve=made.curve)
+    Generation.objects.filter(pk=first.pk).update(curve=measurement.curve)
     metrics = [metric(first, iteration=10 + n, iterations_per_second=50.0) for n in range(MINIMUM_SAMPLES)]
     assert send(servers[0], {"metrics": metrics}).status_code == 200
     refine_curves()

@@ -21,7 +21,13 @@ from scheduling.services.generations.failure_charges import (
 from scheduling.services.generations.plan_watch import MINIMUM_SAMPLES, watch_plans
 from scheduling.services.gradients.gradient_plans import make_plans
 from tests.control_plane.agent_api import busy_server, event, send
-from tests.control_plane.gradients.test_gradient_plans import USUAL, asked, measured, on_family, successor
+from tests.control_plane.gradients.test_gradient_plans import (
+    USUAL,
+    measured_job,
+    on_family,
+    submission_curve,
+    successor,
+)
 from tests.factories import JobMetricFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
@@ -41,36 +47,36 @@ def running(
     **fields: Any,
 ) -> Generation:
     """Return a job under a lossy plan on two GPUs with this recent rate in iterations per second."""
-    job, generation = measured(servers[0], 1, 2, sparse=list(sparse))
+    job, generation = measured_job(servers[0], 1, 2, sparse=list(sparse))
     make_plans(9)
     generation.delete()
-    without = asked(job)
+    without = submission_curve(job)
     without.levels.all().delete()
     without.levels.create(gpus=2, iterations_per_second=dense)
     on_family(job, "lossy")
     job.curve.levels.all().delete()  # type: ignore[union-attr]
     job.curve.levels.create(gpus=2, iterations_per_second=10.0)  # type: ignore[union-attr]
-    made = successor(job, (servers[0], 1), (servers[0], 2), **fields)
-    Generation.objects.filter(pk=made.pk).update(
+    created = successor(job, (servers[0], 1), (servers[0], 2), **fields)
+    Generation.objects.filter(pk=created.pk).update(
         state="live", goal="train", live_at=timezone.now() - timedelta(seconds=30), held_at=timezone.now()
     )
-    made.assignments.update(state="held")
-    made.refresh_from_db()
+    created.assignments.update(state="held")
+    created.refresh_from_db()
     JobMetricFactory.create_batch(
-        MINIMUM_SAMPLES, job=job, generation=made.number, iterations_per_second=rate
+        MINIMUM_SAMPLES, job=job, generation=created.number, iterations_per_second=rate
     )
-    return made
+    return created
 
 
 def window(generation: Generation, **fields: Any) -> dict[str, Any]:
     """Return rank 0's report on its plan."""
     head = event(generation, "first_iteration")
     plan = generation.runtime_plan["digest"]
-    told = {"plan": plan, "iteration": 80, "iteration_seconds": [0.1] * 60, **fields}
-    return {**head, "kind": "communication_window", **told}
+    body = {"plan": plan, "iteration": 80, "iteration_seconds": [0.1] * 60, **fields}
+    return {**head, "kind": "communication_window", **body}
 
 
-def test_plan_slower_than_none_is_given_up_and_its_job_trains_on(
+def test_plan_slower_than_none_is_given_up_and_its_job_continues(
     servers: tuple[Server, Server],
 ) -> None:
     generation = running(servers, 4.0, dense=5.0)
@@ -79,9 +85,11 @@ def test_plan_slower_than_none_is_given_up_and_its_job_trains_on(
     assert plan.given_up == "4 iterations a second were measured under it, and 5 without any plan"
     assert plan.measured_seconds == pytest.approx(0.25)
     new = generation.job.generations.get(number=generation.number + 1)
-    assert [one["kind"] for one in new.runtime_plan["synchronisers"]] == USUAL
+    assert [item["kind"] for item in new.runtime_plan["synchronisers"]] == USUAL
     assert (new.runtime_plan["family"], new.communication) == ("lossy", {})
-    gpus = [list(one.assignments.order_by("rank").values_list("gpu", flat=True)) for one in (generation, new)]
+    gpus = [
+        list(item.assignments.order_by("rank").values_list("gpu", flat=True)) for item in (generation, new)
+    ]
     assert gpus[0] == gpus[1]
     assert "4 iterations a second" in generation.job.events.get(kind="plan_given_up").message
     assert watch_plans() == 0
@@ -96,7 +104,7 @@ def test_plan_faster_than_none_is_kept_at_any_prediction(
     assert generation.job.generations.count() == 1
 
 
-def test_a_plan_is_given_up_where_exchanges_become_lopsided(servers: tuple[Server, Server]) -> None:
+def test_a_plan_is_given_up_when_exchanges_become_uneven(servers: tuple[Server, Server]) -> None:
     generation = running(servers, 6.0, dense=5.0)
     send(servers[0], {"events": [window(generation, push_imbalance=1.3)]})
     assert watch_plans() == 1
@@ -133,7 +141,7 @@ def test_plans_are_renewed_where_densities_drift(
     assert make_plans(9) == int(moved)
 
 
-def test_a_promise_that_rests_on_a_plan_keeps_it(servers: tuple[Server, Server]) -> None:
+def test_a_plan_that_a_promise_needs_is_kept(servers: tuple[Server, Server]) -> None:
     """Without the plan the job would be slower than its promise requires."""
     generation = running(servers, 9.9, dense=5.0)
     Job.objects.filter(pk=generation.job_id).update(
@@ -159,11 +167,11 @@ def test_level_measured_slower_than_without_a_plan_ends_the_plan(
     assert not GradientPlan.objects.exclude(given_up="").exists()
     slower = {**level, "iterations_per_second": 4.0}
     send(servers[0], {"events": [{**slower, "id": str(uuid4()), "overrun": 0.06}]})
-    assert not GradientPlan.objects.exclude(given_up="").exists(), "it is void"
+    assert not GradientPlan.objects.exclude(given_up="").exists(), "a void level decides nothing"
     send(servers[0], {"events": [{**slower, "id": str(uuid4()), "overrun": 0.04}]})
     (lost,) = GradientPlan.objects.exclude(given_up="")
     assert (lost.family, lost.profile.gpus) == ("lossy", 2)
-    # What was measured stays: without the plan the job is faster than that.
+    # The measured level stays in the curve: without the plan the job is faster than that.
     assert generation.job.curve.levels.get(gpus=2).iterations_per_second == 4.0  # type: ignore[union-attr]
 
 
@@ -184,7 +192,7 @@ def test_start_failure_for_another_reason_keeps_the_plan(
 
 
 def test_a_promise_on_a_plan_keeps_the_time_to_give_it_up(servers: tuple[Server, Server]) -> None:
-    job, _ = measured(servers[0], 1, 2)
+    job, _ = measured_job(servers[0], 1, 2)
     charges = FailureCharges(job.cluster)
     without = charges.asked_for(None, job.curve).slack_seconds
     on_family(job, "lossy")

@@ -44,22 +44,22 @@ def curves_known() -> bool:
 
 @pytest.fixture
 def person() -> User:
-    made: User = UserFactory.create(username="maria")
-    return made
+    user: User = UserFactory.create(username="maria")
+    return user
 
 
 def project_of(person: User | None) -> Project:
-    made: Project = ProjectFactory.create(created_by=person)
+    project: Project = ProjectFactory.create(created_by=person)
     if person is not None:
-        MembershipFactory.create(project=made, user=person, role=Role.OWNER)
-    return made
+        MembershipFactory.create(project=project, user=person, role=Role.OWNER)
+    return project
 
 
 def version_in(project: Project, digest: str = DIGEST, name: str = "train") -> FunctionVersion:
-    made: FunctionVersion = FunctionVersionFactory.create(
+    version: FunctionVersion = FunctionVersionFactory.create(
         function__project=project, function__name=name, requirements_digest=digest
     )
-    return made
+    return version
 
 
 @transaction.atomic
@@ -85,9 +85,9 @@ def fresh(environment: Environment) -> Environment:
     ],
 )
 def test_requesters_take_turns_longest_waiting_first(queued: str, started: str, order: str) -> None:
-    asked = [(digest, ord(digest[0])) for digest in queued.split()]
+    requests = [(digest, ord(digest[0])) for digest in queued.split()]
     since = {ord(name): datetime(2030, 1, 1 + day, tzinfo=UTC) for day, name in enumerate(started)}
-    assert in_turn(asked, since) == order.split()
+    assert in_turn(requests, since) == order.split()
 
 
 def test_projects_of_one_person_take_one_turn_together(person: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,12 +111,12 @@ def test_projects_of_one_person_take_one_turn_together(person: User, monkeypatch
     assert built == ["m1", "o1", "n1", "m2", "m3"]
 
 
-def test_a_worker_takes_the_next_where_another_takes_the_first(
+def test_a_worker_skips_a_build_that_another_worker_runs(
     person: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = project_of(person)
-    taken = environments.BUILDS.attempt(queue("a1", project).pk)
-    assert taken is not None
+    running = environments.BUILDS.attempt(queue("a1", project).pk)
+    assert running is not None
     queue("a2", project)
     monkeypatch.setattr(environments, "build_order", lambda: ["a1", "a2"])
     monkeypatch.setattr(RequirementInstaller, "install", lambda *_: (False, "no"))
@@ -191,7 +191,7 @@ def test_cancelling_a_build_under_way_ends_its_installer(
     environment_build(version=version, actor=person)
     worker.join(60)
     assert built == [False]
-    assert fresh(environment).state == WorkState.QUEUED, "who was cancelled writes nothing"
+    assert fresh(environment).state == WorkState.QUEUED, "a cancelled build writes nothing"
 
 
 def test_a_build_that_takes_too_long_fails_with_its_output(

@@ -50,7 +50,7 @@ def curves_known() -> bool:
 
 @pytest.fixture
 def mixture(version: FunctionVersion) -> FunctionVersion:
-    """Return a function whose source declares layers with 6 experts."""
+    """Return a function that declares layers with 6 experts."""
     version.experts = [6]
     version.save()
     return version
@@ -164,9 +164,9 @@ def test_a_model_that_fits_nowhere_is_declined_with_what_binds(
     again = submit(version=mixture, batch=72, seconds=900)
     settle(*agents)
     assert verdict(again).reason == verdict(job).reason
-    assert Generation.objects.count() == measured, "it is known, so no GPU is taken"
-    asked = job_what_if(project=job.project, request=request_of(job))
-    assert (asked.decision, asked.reason) == ("declined", verdict(job).reason)
+    assert Generation.objects.count() == measured, "the sizes are known, so nothing is measured again"
+    what_if = job_what_if(project=job.project, request=request_of(job))
+    assert (what_if.decision, what_if.reason) == ("declined", verdict(job).reason)
 
 
 def test_what_if_uses_levels_of_three_six_and_twelve(
@@ -183,7 +183,7 @@ def test_what_if_uses_levels_of_three_six_and_twelve(
     ScalingCurve.objects.update(state="ready", complete=True)
     request = request_of(job)
     job.delete()
-    held = {
+    gpus_by_seconds = {
         seconds: [
             piece["gpus"]
             for piece in job_what_if(
@@ -193,7 +193,7 @@ def test_what_if_uses_levels_of_three_six_and_twelve(
         ]
         for seconds in (100, 60, 35)
     }
-    assert held == {100: [4], 60: [8], 35: [16]}
+    assert gpus_by_seconds == {100: [4], 60: [8], 35: [16]}
     assert job_what_if(project=mixture.function.project, request=_within(request, 20)).declined
 
 
@@ -201,7 +201,7 @@ def _within(request: Any, seconds: float) -> Any:
     return replace(request, deadline_at=timezone.now() + timedelta(seconds=seconds))
 
 
-def test_it_grows_shrinks_loses_a_server_and_keeps_its_promise(
+def test_a_mixture_keeps_its_promise_through_rescaling_and_a_loss(
     cluster: Cluster, submit: Submit, mixture: FunctionVersion
 ) -> None:
     agents = nodes(4, 4)
@@ -221,7 +221,7 @@ def test_it_grows_shrinks_loses_a_server_and_keeps_its_promise(
     for _ in range(6):
         let_pass(20)
         settle(*agents, rounds=5)
-    assert live(job).world_size == 6, "it grows again"
+    assert live(job).world_size == 6, "the job grows again"
 
     lost = agents.pop()
     for _ in range(20):

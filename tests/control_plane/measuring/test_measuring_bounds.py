@@ -49,9 +49,9 @@ class HangingAgent(SimulatedAgent):
 
 @pytest.fixture
 def node(cluster: Cluster) -> HangingAgent:
-    made = HangingAgent.enrol("node-1", 4, SPEED)
-    assert isinstance(made, HangingAgent)
-    return made
+    agent = HangingAgent.enrol("node-1", 4, SPEED)
+    assert isinstance(agent, HangingAgent)
+    return agent
 
 
 def measurements() -> list[Generation]:
@@ -66,7 +66,7 @@ def hang(node: HangingAgent) -> None:
     node.kill_measurement()
 
 
-def tell(node: HangingAgent) -> None:
+def report_end(node: HangingAgent) -> None:
     node.report()
     node.obey()
     node.report()
@@ -76,7 +76,7 @@ def hang_twice(node: HangingAgent) -> None:
     """Start two measurements and end both at their time limits."""
     for _ in range(2):
         hang(node)
-        tell(node)
+        report_end(node)
 
 
 def test_measured_gpus_are_blocked_until_the_measurement_is_killed(
@@ -93,8 +93,8 @@ def test_measured_gpus_are_blocked_until_the_measurement_is_killed(
     bounds = release_bounds(cluster)
     killed_by = measuring.held_at.timestamp() + bounds.report_seconds + cluster.profile_maximum_seconds
     assert block.until > killed_by
-    assert block.until >= measuring.step_expires_at.timestamp(), "also when its agent does not end it"
-    # What the workers say meanwhile makes it no longer.
+    assert block.until >= measuring.step_expires_at.timestamp(), "even if the agent does not end it"
+    # Reports of the workers do not extend the bound.
     for worker in node.workers.values():
         worker.phase = "profiling"
     node.report()
@@ -121,12 +121,12 @@ def test_a_function_that_hangs_twice_fails_and_its_gpus_are_free(node: HangingAg
     twin = submit(seconds=6000)
     hang_twice(node)
     settle(node)
-    for each in (job, twin):
-        each.refresh_from_db()
-        assert each.state == JobState.FAILED
-        assert each.failure is not None
-        assert "took longer than 60 s" in each.failure["message"]
-    assert len(measurements()) == 2, "once more for luck, and not again for every job of the function"
+    for item in (job, twin):
+        item.refresh_from_db()
+        assert item.state == JobState.FAILED
+        assert item.failure is not None
+        assert "took longer than 60 s" in item.failure["message"]
+    assert len(measurements()) == 2, "one retry, and none for the function's other jobs"
     assert pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.blocked == ()
 
 
@@ -136,24 +136,24 @@ def test_function_that_hung_twice_is_not_measured_after_a_late_report(
     """The report arrives after the pass has settled time limits and before it selects a measurement."""
     submit(seconds=6000)
     hang(node)
-    tell(node)
+    report_end(node)
     hang(node)
     settle_time = planning._settle_time
 
     def settled_before_the_report(cluster: Cluster, epoch: int, now: datetime) -> int:
         changed = settle_time(cluster, epoch, now)
-        tell(node)
+        report_end(node)
         return changed
 
     monkeypatch.setattr(planning, "_settle_time", settled_before_the_report)
     run_planner("test")
-    assert [each.retired_because for each in measurements()] == ["measuring_timeout"] * 2
+    assert [measurement.retired_because for measurement in measurements()] == ["measuring_timeout"] * 2
 
 
 def test_function_with_a_curve_survives_timeouts_on_more_levels(node: HangingAgent, submit: Submit) -> None:
     first = submit(seconds=6000)
     hang_twice(node)
-    # As if both had been for levels beyond those that are known.
+    # As if both measurements had been for further levels of a function with a curve.
     assert first.curve is not None
     CurveLevel.objects.create(
         curve=first.curve, gpus=1, iterations_per_second=10.0, train_seconds=0.1, pause_seconds=0.1
@@ -166,7 +166,7 @@ def test_function_with_a_curve_survives_timeouts_on_more_levels(node: HangingAge
     assert newcomer.state != JobState.FAILED
 
 
-def test_levels_measured_before_the_time_was_up_count(node: HangingAgent, submit: Submit) -> None:
+def test_levels_measured_before_the_timeout_count(node: HangingAgent, submit: Submit) -> None:
     job = submit(seconds=6000)
     run_planner("test")
     node.obey()
@@ -192,9 +192,9 @@ def test_no_promise_counts_on_gpus_that_a_measurement_may_hold_longer(
     cluster: Cluster, node: HangingAgent, submit: Submit
 ) -> None:
     """A measurement may take 60 s, so a promise that needs the GPUs after 64 s would not be safe."""
-    known = FunctionVersionFactory.create()
+    measured_version = FunctionVersionFactory.create()
     quick = SimulatedAgent(node.agent, SPEED, sequence=node.sequence, desired_version=node.desired_version)
-    first = submit("best_effort", iterations=10, version=known)
+    first = submit("best_effort", iterations=10, version=measured_version)
     settle(quick)
     quick.complete(first.pk)
     quick.report()
@@ -202,19 +202,19 @@ def test_no_promise_counts_on_gpus_that_a_measurement_may_hold_longer(
     node.sequence, node.desired_version, node.workers = quick.sequence, quick.desired_version, quick.workers
     submit(seconds=6000)
     settle(node, rounds=2)
-    assert [each.state for each in measurements()][-1] != GenerationState.RETIRED
-    # 1000 iterations take 29 s on all four GPUs: due long after 60 s, and before what measuring may really
-    # take.
+    assert [measurement.state for measurement in measurements()][-1] != GenerationState.RETIRED
+    # 1000 iterations take 29 s on all four GPUs: the tight deadline leaves the measurement about 60 s, less
+    # than its bound.
     bounds = release_bounds(cluster)
-    tight = submit(seconds=60 + 29.5 + 1, iterations=1000, version=known)
-    roomy = submit(seconds=bounds.measurement_seconds + 29.5 + 30, iterations=1000, version=known)
+    tight = submit(seconds=60 + 29.5 + 1, iterations=1000, version=measured_version)
+    roomy = submit(seconds=bounds.measurement_seconds + 29.5 + 30, iterations=1000, version=measured_version)
     run_planner("test")
     tight.refresh_from_db()
     roomy.refresh_from_db()
     assert (tight.promised, roomy.promised) == (False, True)
 
 
-def test_broken_gpu_is_given_to_no_job(cluster: Cluster, submit: Submit) -> None:
+def test_no_job_gets_a_broken_gpu(cluster: Cluster, submit: Submit) -> None:
     agent = SimulatedAgent.enrol("node-2", 4, SPEED)
     Gpu.objects.filter(index=3).update(healthy=False)
     job = submit("best_effort", iterations=100_000)

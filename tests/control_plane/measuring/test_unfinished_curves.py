@@ -45,7 +45,7 @@ def levels_of(job: Job) -> set[int]:
     return set(curve_of(job).levels.values_list("gpus", flat=True))
 
 
-def known(job: Job, levels: dict[int, float]) -> Job:
+def with_curve(job: Job, levels: dict[int, float]) -> Job:
     """Store a complete curve of the job's function."""
     ScalingCurve.objects.filter(pk=curve_of(job).pk).update(state=CurveState.READY, complete=True)
     for gpus, rate in levels.items():
@@ -54,18 +54,20 @@ def known(job: Job, levels: dict[int, float]) -> Job:
 
 
 def occupied(submit: Submit, node: SimulatedAgent, clock: SimulatedTime) -> Job:
-    """Return a promised job that needs two of the four GPUs to its end and gains nothing from more."""
+    """Return a promised job that needs two of the four GPUs until its end and gains nothing from more."""
     version = FunctionVersionFactory.create()
-    holder = known(submit(seconds=1040, iterations=19 * 1000, version=version), KNOWN)
+    holder = with_curve(submit(seconds=1040, iterations=19 * 1000, version=version), KNOWN)
     settle_through_slots(node, rounds=4)
     holder.refresh_from_db()
     assert (holder.promised, holder.state) == (True, JobState.RUNNING)
     return holder
 
 
-def newcomer_beside(submit: Submit, node: SimulatedAgent, clock: SimulatedTime, **asked: float) -> Job:
-    """Return a newcomer whose function is measured on the two free GPUs; it would need four."""
-    job = submit(**asked)
+def newcomer_beside(
+    submit: Submit, node: SimulatedAgent, clock: SimulatedTime, **request_fields: float
+) -> Job:
+    """Return a newcomer that needs four GPUs; its function was measured on the two free GPUs."""
+    job = submit(**request_fields)
     settle_through_slots(node)
     job.refresh_from_db()
     return job
@@ -99,7 +101,7 @@ def test_best_effort_makes_room_for_the_levels_that_a_verdict_needs(
     holder = occupied(submit, owned, clock)
     job = newcomer_beside(submit, owned, clock, seconds=600, iterations=34 * 500)
     patient = submit("best_effort", iterations=10**6, version=FunctionVersionFactory.create())
-    known(patient, {1: 10.0, 2: 19.0, 4: 36.0})
+    with_curve(patient, {1: 10.0, 2: 19.0, 4: 36.0})
     settle_through_slots(owned, rounds=3)
     assert patient.assignments.filter(state="held").count() == 2
     owned.complete(holder.pk)
@@ -131,7 +133,7 @@ def test_decline_on_timeout_names_the_measured_gpu_counts(
     )
 
 
-def declined_for_want_of_levels(submit: Submit, node: SimulatedAgent, clock: SimulatedTime) -> Job:
+def declined_for_missing_levels(submit: Submit, node: SimulatedAgent, clock: SimulatedTime) -> Job:
     """Return a declined newcomer that needed four GPUs, two of which were never free in time."""
     job = newcomer_beside(submit, node, clock, seconds=600, iterations=34 * 500)
     clock.turn(302)
@@ -146,15 +148,15 @@ def test_levels_missing_at_a_decline_are_measured_on_idle_gpus(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     holder = occupied(submit, owned, clock)
-    first = declined_for_want_of_levels(submit, owned, clock)
+    first = declined_for_missing_levels(submit, owned, clock)
     owned.complete(holder.pk)
     owned.report()
     settle_through_slots(owned)
     first.refresh_from_db()
     assert levels_of(first) == {1, 2, 4}
     assert first.state == JobState.DECLINED, "a decline is final"
-    told = first.events.get(kind="measured_since")
-    assert "known on up to 4 GPUs now" in told.message
+    measured_since = first.events.get(kind="measured_since")
+    assert "known on up to 4 GPUs now" in measured_since.message
     assert not Generation.objects.exclude(state="retired").exclude(purpose=Purpose.TRAINING).exists()
 
     clock.turn(61)  # nothing is held for its offer any more
@@ -171,9 +173,9 @@ def test_measuring_after_a_decline_suspends_no_job(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     holder = occupied(submit, owned, clock)
-    job = declined_for_want_of_levels(submit, owned, clock)
+    job = declined_for_missing_levels(submit, owned, clock)
     patient = submit("best_effort", iterations=10**6, version=FunctionVersionFactory.create())
-    known(patient, {1: 10.0, 2: 19.0, 4: 36.0})
+    with_curve(patient, {1: 10.0, 2: 19.0, 4: 36.0})
     clock.turn(61)  # nothing is held for its offer any more
     owned.report()
     settle_through_slots(owned)
@@ -189,7 +191,7 @@ def test_measuring_after_a_decline_stops_after_four_tries_or_a_day(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     class GivesUp(SimulatedAgent):
-        """Its workers cannot be started while a function is measured."""
+        """Fails to start workers for measurements."""
 
         def _profile(self, worker: SimulatedWorker) -> None:
             if worker.phase != "exited":
@@ -199,7 +201,7 @@ def test_measuring_after_a_decline_stops_after_four_tries_or_a_day(
                 )  # fmt: skip
 
     holder = occupied(submit, owned, clock)
-    job = declined_for_want_of_levels(submit, owned, clock)
+    job = declined_for_missing_levels(submit, owned, clock)
     failing = GivesUp(**{field.name: getattr(owned, field.name) for field in fields(owned)})
     failing.complete(holder.pk)
     failing.report()
@@ -208,7 +210,7 @@ def test_measuring_after_a_decline_stops_after_four_tries_or_a_day(
     assert tries.count() == 4
     job.refresh_from_db()
     assert job.state == JobState.DECLINED
-    assert curve_of(job).state == CurveState.READY, "what is known counts"
+    assert curve_of(job).state == CurveState.READY, "the measured levels count"
     assert not Generation.objects.exclude(state="retired").exists()
 
     tries.delete()
@@ -222,7 +224,7 @@ def test_a_server_that_falls_silent_while_it_measures_on_is_freed(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     holder = occupied(submit, owned, clock)
-    job = declined_for_want_of_levels(submit, owned, clock)
+    job = declined_for_missing_levels(submit, owned, clock)
     owned.complete(holder.pk)
     owned.report()
     for _ in range(3):
@@ -231,7 +233,7 @@ def test_a_server_that_falls_silent_while_it_measures_on_is_freed(
     under_way = Generation.objects.get(job=job, purpose=Purpose.PROFILING, retired_at=None)
     reconcile()
     under_way.refresh_from_db()
-    assert under_way.retired_at is None, "it is wanted"
+    assert under_way.retired_at is None, "the measurement is still needed"
     fence = Cluster.objects.get().fence_seconds
     Agent.objects.update(last_report_at=timezone.now() - timedelta(seconds=fence + 1))
     fence_server(Agent.objects.get(), Cluster.objects.get())
@@ -260,7 +262,7 @@ def test_later_submissions_of_the_function_wait_for_more_levels_too(
     assert second.promised
 
 
-def test_a_curve_that_goes_as_far_as_the_cluster_is_the_whole_of_it(
+def test_a_curve_up_to_all_gpus_of_the_cluster_is_complete(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     job = newcomer_beside(submit, owned, clock, seconds=100, iterations=10**6)
@@ -283,7 +285,7 @@ def test_measured_levels_count_if_a_further_measurement_fails(
         owned.report()
     under_way = Generation.objects.filter(job=job, purpose=Purpose.PROFILING).latest("number")
     assert under_way.profile is not None
-    assert under_way.profile["levels"] == [4], "what is known is not measured again"
+    assert under_way.profile["levels"] == [4], "known levels are not measured again"
     fastest = max(level.iterations_per_second for level in curve_of(job).levels.all())
     assert under_way.profile["known"] == fastest
     owned.workers.clear()
@@ -314,7 +316,7 @@ def test_failed_plan_prevents_a_measurement_but_not_the_pass(
             call_command("replay", incident=incident.pk)
     run_planner("test")
     assert Generation.objects.get(job=job).purpose == Purpose.PROFILING
-    # The question that failed was kept: what has an answer now is seen without waiting for it to come again.
+    # The failed question was stored: replaying it shows whether it has an answer now.
     call_command("replay", incident=incident.pk)
     assert unpack_snapshot(bytes(incident.snapshot or b"")).blocked
 
@@ -367,7 +369,7 @@ def test_job_too_slow_under_any_plan_is_declined(
     assert (job.state, curve_of(job).plan_family) == (JobState.DECLINED, "lossy")
 
 
-def test_without_a_plan_that_wins_it_is_declined_once_plans_were_made(
+def test_job_without_a_faster_plan_is_declined_once_plans_exist(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     job = newcomer_of_large_gradients(submit, owned)

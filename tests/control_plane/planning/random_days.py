@@ -48,7 +48,7 @@ from tests.control_plane.simulated_agent import KIND, SimulatedAgent, SimulatedW
 from tests.control_plane.simulated_time import SimulatedTime
 
 Submit = Callable[..., Job]
-#: Seconds that differences may last beyond their bounds: looks come once a step.
+#: Seconds that differences may last beyond their bounds: rows are reconciled once a step.
 LOOKS = 3.0
 
 
@@ -78,7 +78,7 @@ class RandomAgent(SimulatedAgent):
     def _say(self, at: float) -> None:
         try:
             if self.held_back and self.chance.random() < 0.5:
-                # A report of before, once more or late: it is out of order now.
+                # An earlier report, repeated or late, now arrives out of order.
                 apply_report(self.agent, self.held_back.pop())
             self.report()
         except Fenced:
@@ -94,16 +94,16 @@ class RandomAgent(SimulatedAgent):
     def obey(self) -> None:
         desired = desired_state(self.agent.server_id)
         self.desired_version = desired["desired_version"]
-        named = {}
+        following = {}
         for entry in desired["generations"]:
             for member in entry["workers"]:
                 key = (entry["job"], entry["generation"], member["rank"])
                 worker = self.workers.get(key) or SimulatedWorker(entry, member["rank"], member["gpu_index"])
                 worker.entry = entry
-                named[key] = worker
-        known, self.workers = set(self.workers), named
-        for key, worker in named.items():
-            if key in known and self.chance.random() < 0.8:
+                following[key] = worker
+        known_before, self.workers = set(self.workers), following
+        for key, worker in following.items():
+            if key in known_before and self.chance.random() < 0.8:
                 self._follow(worker)
 
     def _train(self, worker: SimulatedWorker) -> None:
@@ -137,16 +137,16 @@ class RandomDay:
     time: SimulatedTime
     speed: Mapping[int, float]
     failures: bool = False
-    #: Seconds for which one more server is there; None: there is none.
+    #: Seconds for which a third server is available; None: there are two servers.
     stays_seconds: float | None = None
-    #: Bytes of host memory of each server; empty: nobody says.
+    #: Bytes of host memory of each server; empty: agents report none.
     memory: tuple[int, ...] = ()
     agents: list[RandomAgent] = field(default_factory=list)
     paused_at: dict[str, float] = field(default_factory=dict)
     paused_ever: set[str] = field(default_factory=set)
     counted_free: dict[tuple[int, int], float] = field(default_factory=dict)
     states: dict[str, float] = field(default_factory=dict)
-    #: Since when GPUs have been kept for two jobs.
+    #: GPUs kept for two jobs, by address, with the second at which that was first seen.
     kept_twice: dict[int, float] = field(default_factory=dict)
     at: float = 0.0
     #: Paused in a hand-over, and never resumed.
@@ -155,19 +155,19 @@ class RandomDay:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         for number in range(2 if self.stays_seconds is None else 3):
-            told: dict[str, Any] = {"available_seconds": self.stays_seconds} if number == 2 else {}
+            reported: dict[str, Any] = {"available_seconds": self.stays_seconds} if number == 2 else {}
             if self.memory:
-                told["inventory"] = {"memory_bytes": self.memory[number]}
-            agent = RandomAgent.enrol(f"node-{number}", 4, self.speed, **told)
+                reported["inventory"] = {"memory_bytes": self.memory[number]}
+            agent = RandomAgent.enrol(f"node-{number}", 4, self.speed, **reported)
             assert isinstance(agent, RandomAgent)
             agent.chance = random.Random(1000 * self.seed + number)
             agent.lease_seconds = self.cluster.fence_seconds
             self.agents.append(agent)
 
     def run(self, seconds: int) -> None:
-        """So many seconds with people and accidents, then as many as the bounds need without.
+        """Simulate this many seconds with users and failures, then without them until all bounds have passed.
 
-        It goes on for longer, but not for ever, until somebody was paused in the middle of a hand-over.
+        The first part lasts up to three times as long until a job was paused in the middle of a hand-over.
         """
         while self.at < seconds or (not self.paused_for_good and self.at < 3 * seconds):
             self._let_people_act()
@@ -206,8 +206,8 @@ class RandomDay:
         elif draw < 0.24:
             self._drain_or_undrain(Server.objects.get(pk=self.chance.choice(self.agents).agent.server_id))
 
-        # The middle of a hand-over is the worst moment, and a short one: somebody is quick enough the first
-        # time and every second one.
+        # Pausing in the middle of a hand-over is the hardest case, and random pauses rarely hit it: pause in
+        # every hand-over until the first such pause, then in half of them.
         for generation in Generation.objects.filter(
             state=GenerationState.HANDOVER, start__contains={"from": "handover"}
         ):
@@ -264,7 +264,7 @@ class RandomDay:
     def _no_server_is_overcommitted(self) -> None:
         """Check that each server has the memory reserved by its workers and by those that are starting."""
         if not self.memory:
-            return  # nobody says what there is
+            return  # agents report no memory
         for card in server_cards(Job.objects.earliest("submitted_at").owner, timezone.now()):
             if card.server.memory_bytes:
                 assert card.reserved_bytes <= card.server.memory_bytes, (
@@ -280,13 +280,13 @@ class RandomDay:
                 )
 
     def _states_agree(self) -> None:
-        """A job is called running as long as something of it trains or is on the way, a look apart."""
+        """Check that a job is `running` while a generation of it trains or starts, within ``LOOKS``."""
         generations = Generation.objects.filter(job__state__in=PLANNED_STATES, purpose="training")
-        found: dict[str, set[str]] = {}
+        states_by_job: dict[str, set[str]] = {}
         for job_id, state in generations.values_list("job_id", "state"):
-            found.setdefault(job_id, set()).add(state)
+            states_by_job.setdefault(job_id, set()).add(state)
         for job in Job.objects.filter(state__in=PLANNED_STATES).only("state"):
-            states = found.get(job.pk, set())
+            states = states_by_job.get(job.pk, set())
             live = GenerationState.LIVE in states
             coming = bool(states - {GenerationState.LIVE, GenerationState.RETIRED})
             agrees = (live or coming) if job.state == JobState.RUNNING else not live
@@ -296,8 +296,7 @@ class RandomDay:
             assert self.at - since <= LOOKS, f"{self._where()}: {job.pk} is {job.state}, live: {live}"
 
     def _plans_count_on_nothing_that_is_held(self) -> None:
-        """Whoever holds a GPU is in the snapshot with it, or the GPU is blocked for as long as it is really
-        held."""
+        """Check that each held GPU is its job's in the snapshot, or is blocked for as long as it is held."""
         snapshot = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot
         planned = {job.id for job in snapshot.jobs}
         until: dict[int, float] = {}
@@ -310,7 +309,7 @@ class RandomDay:
             for address, gpu in enumerate(Gpu.objects.order_by("server__rack", "server_id", "index"))
         }
         held = Assignment.objects.exclude(state=AssignmentState.RELEASED).select_related("generation")
-        seen = {}
+        seconds_left = {}
         for assignment in held:
             generation = assignment.generation
             if generation.state == GenerationState.RETIRED:
@@ -319,12 +318,12 @@ class RandomDay:
             address = order[assignment.gpu_id]
             assert in_plan or address in until, f"{self._where()}: GPU {address} is held and counted as free"
             if not in_plan:
-                seen[(assignment.gpu_id, generation.pk)] = until[address] - snapshot.now
-        for key, left in seen.items():
-            ends_at = self.counted_free.setdefault(key, self.at + left)
-            # A longer look ahead may replace a shorter one only while the shorter one has not run out.
+                seconds_left[(assignment.gpu_id, generation.pk)] = until[address] - snapshot.now
+        for key, seconds in seconds_left.items():
+            ends_at = self.counted_free.setdefault(key, self.at + seconds)
+            # A later estimate may replace an earlier one only before the earlier one has expired.
             assert self.at <= ends_at + LOOKS, f"{self._where()}: GPU held after it was counted as free"
-        self.counted_free = {key: value for key, value in self.counted_free.items() if key in seen}
+        self.counted_free = {key: value for key, value in self.counted_free.items() if key in seconds_left}
 
     def _nothing_is_planned_twice(self, snapshot: Snapshot) -> None:
         """Check that GPUs passing between jobs belong to a locked job within a pass, and that no plan uses
@@ -338,15 +337,15 @@ class RandomDay:
         times, free, pieces = problem.opened
         for piece in range(pieces):
             begins_at = snapshot.now + float(times[piece])
-            kept = {
+            kept_gpus = {
                 address
                 for block in snapshot.blocked
                 for address in block.addresses
                 if block.until > begins_at + TIME_TOLERANCE
             }
             if piece == 0:
-                kept |= set(fixed)
-            usable = sum(problem.blocks.block_of[address] != NOWHERE for address in kept)
+                kept_gpus |= set(fixed)
+            usable = sum(problem.blocks.block_of[address] != NOWHERE for address in kept_gpus)
             assert free[EVERYTHING, piece] <= problem.gpus - usable, (
                 f"{self._where()}: GPUs that are held are counted as free"
             )

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 BURST = 120
 TINY = 60_000
-"""Work after which a pass stops: some ten newcomers."""
+"""Limit of a pass's work that suffices for about ten newcomers."""
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def burst(slots: Cluster) -> Callable[..., list[Job]]:
         return jobs
 
     def mixed(number: int, at: datetime) -> dict[str, Any]:
-        """Submit jobs with hard, soft and no deadlines: feasible, tight and impossible ones."""
+        """Return fields of jobs with hard, soft and no deadlines: feasible, tight and impossible."""
         service_class = ("slo", "slo", "soft", "best_effort")[number % 4]
         seconds = (120, 700, 4000, 20, 90_000)[number % 5]
         deadline = None if service_class == "best_effort" else at + timedelta(seconds=seconds)
@@ -113,13 +113,13 @@ def test_burst_is_decided_in_several_commits_in_submission_order(
 def test_steady_submissions_do_not_prevent_measurements(
     owned: SimulatedAgent, submit: Callable[..., Job]
 ) -> None:
-    known = submit("best_effort", iterations=10)
+    measured_job = submit("best_effort", iterations=10)
     settle(owned)
-    assert known.curve is not None
+    assert measured_job.curve is not None
     unknown = submit(
         "best_effort",
         iterations=10,
-        version=FunctionVersionFactory.create(function__project=known.project),
+        version=FunctionVersionFactory.create(function__project=measured_job.project),
         measured=False,
     )
     submit("best_effort", iterations=10)
@@ -134,7 +134,7 @@ def test_steady_submissions_do_not_prevent_measurements(
     with patch.object(planning, "_decide", while_another_comes):
         for _ in range(10):
             run_planner("test")
-            assert newcomers_wait(Cluster.objects.get()), "somebody waits after every pass"
+            assert newcomers_wait(Cluster.objects.get()), "a newcomer waits after every pass"
             owned.obey()
             owned.report()
     assert unknown.generations.filter(purpose=Purpose.PROFILING).exists()
@@ -165,8 +165,8 @@ def test_slots_are_kept_while_newcomers_wait(burst: Callable[..., list[Job]], sl
         run_planner("the slot ends")
     latest = Decision.objects.latest("id")
     assert latest.kind == Decision.Kind.REALLOCATION
-    assert latest.summary["changes"], "those who were promised start at the slot's end"
-    assert latest.summary["verdicts"], "and newcomers are decided all the same"
+    assert latest.summary["changes"], "promised jobs start at the slot's end"
+    assert latest.summary["verdicts"], "and newcomers are still decided"
     assert newcomers_wait(slots)
 
 
@@ -177,7 +177,7 @@ def test_submission_during_a_pass_does_not_restart_it(
     job = submit(seconds=600)
     assert Cluster.objects.get().planning_version == version
     job_cancel(job=job, actor=job.owner)
-    assert Cluster.objects.get().planning_version > version, "a cancelled one might have been promised"
+    assert Cluster.objects.get().planning_version > version, "a cancelled job might have been promised"
 
 
 def test_offers_are_made_once_no_newcomer_waits(burst: Callable[..., list[Job]]) -> None:
@@ -185,7 +185,7 @@ def test_offers_are_made_once_no_newcomer_waits(burst: Callable[..., list[Job]])
     with patch.object(planning, "MOST_WORK", TINY):
         run_planner("burst")
         assert Job.objects.filter(state=JobState.DECLINED).exists()
-        assert not Offer.objects.exists(), "an offer would take room from newcomers who wait"
+        assert not Offer.objects.exists(), "an offer would take room from waiting newcomers"
         decided_in_passes()
         run_planner("burst")
     offer = Offer.objects.get()
@@ -229,7 +229,7 @@ def test_starting_many_jobs_takes_no_query_for_each(slots: Cluster) -> None:
         return len(captured)
 
     few, many = queries(1), queries(7)
-    # A server's row, and no others, is locked for each server that a job starts on: here there is one.
+    # Only the rows of the servers on which jobs start are locked: here there is one.
     assert many <= few + 5
 
 
@@ -247,10 +247,10 @@ def test_refusals_by_one_kind_of_gpu_take_no_query_for_each(burst: Callable[...,
             job.save()
         with CaptureQueriesContext(connection) as captured:
             run_planner("burst")
-        asked = Job.objects.filter(pk__in=[job.pk for job in jobs], curve__gpu_kind="emulated-other")
-        assert asked.count() == count
-        assert asked.values("curve").distinct().count() == count
-        assert JobEvent.objects.filter(job__in=asked, kind="asked_elsewhere").count() == count
+        tried = Job.objects.filter(pk__in=[job.pk for job in jobs], curve__gpu_kind="emulated-other")
+        assert tried.count() == count
+        assert tried.values("curve").distinct().count() == count
+        assert JobEvent.objects.filter(job__in=tried, kind="asked_elsewhere").count() == count
         return len(captured)
 
     few, many = queries(3), queries(20)
@@ -258,7 +258,7 @@ def test_refusals_by_one_kind_of_gpu_take_no_query_for_each(burst: Callable[...,
 
 
 def test_kinds_of_gpu_share_the_work_of_a_pass(burst: Callable[..., list[Job]]) -> None:
-    """Otherwise a pass over a burst on each of four kinds would take four times its limit."""
+    """Otherwise a pass over bursts on four kinds would take four times its limit."""
     SimulatedAgent.enrol("other", 2, SPEED, kind="emulated-other")
     jobs = burst(6)
     for job in jobs[::2]:
@@ -314,10 +314,10 @@ def test_waiting_for_more_levels_takes_no_query_for_each(burst: Callable[..., li
     assert many <= few + 5
 
 
-def test_while_a_burst_waits_the_cluster_is_divided_once_a_slot(
+def test_the_cluster_is_divided_once_a_slot_while_a_burst_waits(
     burst: Callable[..., list[Job]], slots: Cluster
 ) -> None:
-    """Without moves no slot runs, and every pass could divide the cluster at three quarters of its work."""
+    """Without moves no slot begins, and every pass could spend three quarters of its work on dividing."""
     burst(120)
     now = timezone.now()
     Cluster.objects.update(next_slot_at=None, replanned_at=now - timedelta(seconds=slots.slot_seconds - 5))
@@ -349,7 +349,7 @@ def test_newcomers_of_a_burst_get_no_time_before_the_next_division(
 
 
 def test_paused_newcomer_delays_no_offers(burst: Callable[..., list[Job]], slots: Cluster) -> None:
-    """It gets no verdict until it is resumed; offers and measurements do not wait for it."""
+    """The newcomer gets no verdict until it is resumed; offers and measurements do not wait for it."""
     paused, *others = burst(40)
     Job.objects.filter(pk=paused.pk).update(paused_by_owner=True)
     with patch.object(planning, "MOST_WORK", TINY):

@@ -20,16 +20,16 @@ Submit = Callable[..., Job]
 
 
 def new_function(version: FunctionVersion) -> FunctionVersion:
-    made: FunctionVersion = FunctionVersionFactory.create(function__project=version.function.project)
-    return made
+    created: FunctionVersion = FunctionVersionFactory.create(function__project=version.function.project)
+    return created
 
 
 def gpus_of(job: Job) -> int:
     return job.assignments.filter(state="held", generation__purpose=Purpose.TRAINING).count()
 
 
-def on_all_gpus(submit: Submit, node: SimulatedAgent, service_class: str, **asked: float) -> Job:
-    job = submit(service_class, **asked)
+def on_all_gpus(submit: Submit, node: SimulatedAgent, service_class: str, **fields: float) -> Job:
+    job = submit(service_class, **fields)
     settle_through_slots(node)
     job.refresh_from_db()
     assert (job.state, gpus_of(job)) == (JobState.RUNNING, 4)
@@ -74,16 +74,16 @@ def test_a_burst_of_newcomers_shrinks_a_job_once_a_minute(
         settle_through_slots(owned)
         let_pass(7)
     assert grown.events.filter(kind="made_way").count() == 1
-    told = verdict_of(Job.objects.get(pk=waiting[-1].pk))
-    assert (told.decision, told.reason_code) == ("pending", "measuring_turn")
+    verdict = verdict_of(Job.objects.get(pk=waiting[-1].pk))
+    assert (verdict.decision, verdict.reason_code) == ("pending", "measuring_turn")
 
     for _ in range(3):
         let_pass(61)
         owned.report()
         settle_through_slots(owned)
     times = list(grown.events.filter(kind="made_way").order_by("id").values_list("happened_at", flat=True))
-    apart = [(later - earlier).total_seconds() for earlier, later in zip(times, times[1:], strict=False)]
-    assert min(apart) >= 60
+    gaps = [(later - earlier).total_seconds() for earlier, later in zip(times, times[1:], strict=False)]
+    assert min(gaps) >= 60
     assert grown.events.filter(kind="shrink").count() <= len(times)
     assert not Job.objects.filter(pk__in=[job.pk for job in waiting], state=JobState.SUBMITTED).exists()
     grown.refresh_from_db()

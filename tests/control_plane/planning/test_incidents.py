@@ -47,9 +47,9 @@ def fresh(job: Job) -> Job:
 
 def verdict_of(job: Job) -> dict[str, Any]:
     """Return the verdict of a decided job."""
-    told = fresh(job).verdict
-    assert told is not None
-    return dict(told)
+    verdict = fresh(job).verdict
+    assert verdict is not None
+    return dict(verdict)
 
 
 def running(submit: Submit, node: SimulatedAgent, **fields: Any) -> Job:
@@ -59,13 +59,13 @@ def running(submit: Submit, node: SimulatedAgent, **fields: Any) -> Job:
     return job
 
 
-def tell_speed(job: Job, rate: float, pause: float = 1.0) -> None:
+def set_speed(job: Job, rate: float, pause: float = 1.0) -> None:
     """Set the speed of the job's function, whatever was measured."""
     curve = fresh(job).curve
     assert curve is not None
     CurveLevel.objects.filter(curve=curve, gpus__gt=1).delete()
     CurveLevel.objects.filter(curve=curve).update(iterations_per_second=rate, pause_seconds=pause)
-    ScalingCurve.objects.filter(pk=curve.pk).update(complete=True)  # nobody measures it anew
+    ScalingCurve.objects.filter(pk=curve.pk).update(complete=True)  # or it would be measured again
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_job_of_centuries_does_not_stop_planning(
     submit: Submit, node: SimulatedAgent, seconds: float | None
 ) -> None:
     first = running(submit, node)
-    tell_speed(first, 0.83)
+    set_speed(first, 0.83)
     endless = submit("best_effort" if seconds is None else "slo", seconds=seconds, iterations=CENTURIES)
     other = submit("slo", seconds=3600.0, iterations=10)
     settle(node)
@@ -94,9 +94,9 @@ def test_job_of_centuries_does_not_stop_planning(
     assert not Incident.objects.exists()
 
 
-def test_a_finish_beyond_the_calendar_is_never_and_no_date(submit: Submit, node: SimulatedAgent) -> None:
+def test_a_finish_beyond_the_calendar_has_no_date(submit: Submit, node: SimulatedAgent) -> None:
     first = running(submit, node)
-    tell_speed(first, 0.02)
+    set_speed(first, 0.02)
     endless = submit("best_effort", iterations=CENTURIES)
     settle(node)
     decided = fresh(endless)
@@ -113,9 +113,9 @@ def test_a_finish_beyond_the_calendar_is_never_and_no_date(submit: Submit, node:
         assert person.get(page).status_code == 200
     api = APIClient()
     api.force_login(decided.owner)
-    told = api.get(f"/api/v1/jobs/{decided.pk}/")
-    assert told.status_code == 200
-    assert told.json()["planned_finish_at"] is None
+    answer = api.get(f"/api/v1/jobs/{decided.pk}/")
+    assert answer.status_code == 200
+    assert answer.json()["planned_finish_at"] is None
     plan = api.get(f"/api/v1/jobs/{decided.pk}/plan/")
     assert plan.status_code in (200, 404)
 
@@ -126,39 +126,39 @@ def test_a_finish_beyond_the_calendar_is_never_and_no_date(submit: Submit, node:
 def test_unplannable_job_is_set_aside_and_the_others_go_on(
     submit: Submit, node: SimulatedAgent, version, operator_page: Callable[[], str], column: str
 ) -> None:
-    held = running(submit, node)
+    faulty = running(submit, node)
     gpus = set(
-        Assignment.objects.filter(job=held, state=AssignmentState.HELD).values_list("gpu_id", flat=True)
+        Assignment.objects.filter(job=faulty, state=AssignmentState.HELD).values_list("gpu_id", flat=True)
     )
     wrong = {"iterations_per_second": 1e-30} if column == "iterations_per_second" else {"pause_seconds": 1e15}
-    CurveLevel.objects.filter(curve=fresh(held).curve).update(**wrong)
+    CurveLevel.objects.filter(curve=fresh(faulty).curve).update(**wrong)
     other = submit("best_effort", iterations=10, version=another(version))
     newcomer = submit("best_effort", iterations=10)  # of the same function, on the same curve
     settle(node)
 
-    incident = Incident.objects.get(job=held)
+    incident = Incident.objects.get(job=faulty)
     assert incident.kind == Incident.Kind.UNPLANNABLE
     assert ("rate" if column == "iterations_per_second" else "pause") in incident.message
-    assert held.events.filter(kind="set_aside").count() == 1
-    # It trains on, and nobody is given its GPUs.
-    assert fresh(held).state == JobState.RUNNING
-    assert Generation.objects.filter(job=held, state=GenerationState.LIVE).exists()
-    taken = Assignment.objects.exclude(job=held).exclude(state=AssignmentState.RELEASED)
-    assert not gpus & set(taken.values_list("gpu_id", flat=True))
-    # A newcomer like it is told at once.
+    assert faulty.events.filter(kind="set_aside").count() == 1
+    # It continues training, and no other job gets its GPUs.
+    assert fresh(faulty).state == JobState.RUNNING
+    assert Generation.objects.filter(job=faulty, state=GenerationState.LIVE).exists()
+    others = Assignment.objects.exclude(job=faulty).exclude(state=AssignmentState.RELEASED)
+    assert not gpus & set(others.values_list("gpu_id", flat=True))
+    # A newcomer of the same function is declined at once.
     assert fresh(newcomer).state == JobState.DECLINED
     assert verdict_of(newcomer)["reason_code"] == "cannot_be_planned"
     assert fresh(other).state != JobState.DECLINED
-    assert held.name in operator_page()
+    assert faulty.name in operator_page()
     assert "Job set aside" in operator_page()
     assert 'punctual_incidents_open{kind="unplannable"} 1.0' in scraped()
 
-    tell_speed(held, 10.0, 1.0)
+    set_speed(faulty, 10.0, 1.0)
     Cluster.objects.update(planned_version=0)
     settle(node)
     incident.refresh_from_db()
     assert incident.resolved_at is not None
-    assert held.events.filter(kind="planned_again").exists()
+    assert faulty.events.filter(kind="planned_again").exists()
 
 
 def another(version):
@@ -180,7 +180,7 @@ def scraped() -> str:
 
 def test_job_that_gets_gpus_during_a_read_is_planned(submit: Submit, node: SimulatedAgent) -> None:
     job = running(submit, node)
-    # What it had before, while it was measured say, hides how long it has had these.
+    # Earlier assignments, as of its measurement, would hide the age of the present ones.
     Assignment.objects.filter(job=job).exclude(state=AssignmentState.HELD).delete()
     held_at = Assignment.objects.filter(job=job).earliest("held_at").held_at
     assert held_at is not None
@@ -231,11 +231,11 @@ def test_running_job_that_breaks_plans_is_left_out_for_a_while(
     submit: Submit, node: SimulatedAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     culprit = running(submit, node)
-    real, asked = Punctual.problem_of, []
+    real, planned_jobs = Punctual.problem_of, []
 
     def fails_with_the_culprit(self: Punctual, snapshot: Snapshot) -> Any:
-        asked.append({job.id for job in snapshot.jobs})
-        if culprit.pk in asked[-1]:
+        planned_jobs.append({job.id for job in snapshot.jobs})
+        if culprit.pk in planned_jobs[-1]:
             raise IndexError("index 7 is out of bounds")
         return real(self, snapshot)
 
@@ -244,10 +244,10 @@ def test_running_job_that_breaks_plans_is_left_out_for_a_while(
         other = submit("best_effort", iterations=10)
         planning.run_planner("test")
         assert verdict_of(other)["decision"] == "admitted"
-        asked.clear()
+        planned_jobs.clear()
         submit("best_effort", iterations=10)
         planning.run_planner("test")
-        assert all(culprit.pk not in jobs for jobs in asked), "it was tried again at once"
+        assert all(culprit.pk not in jobs for jobs in planned_jobs), "it was tried again at once"
     incident = Incident.objects.get(job=culprit)
     assert (incident.count, incident.resolved_at) == (1, None)
     assert fresh(culprit).state == JobState.RUNNING
@@ -308,18 +308,18 @@ def extreme(low: int, high: int) -> st.SearchStrategy[Any]:
 
 @settings(suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
-def test_whatever_numbers_are_posted_the_next_pass_goes_through(
+def test_a_pass_succeeds_after_any_posted_numbers(
     submit: Submit, node: SimulatedAgent, version, data: st.DataObject
 ) -> None:
     if not Job.objects.filter(state=JobState.RUNNING).exists():
         running(submit, node)
-    cache.clear()  # requests are throttled, and this is about other limits
-    known = Job.objects.order_by("submitted_at").first()
-    assert known is not None
-    assert known.curve is not None
-    assert known.curve.state == CurveState.READY
+    cache.clear()  # the throttle's counters: this test is about other limits
+    measured_job = Job.objects.order_by("submitted_at").first()
+    assert measured_job is not None
+    assert measured_job.curve is not None
+    assert measured_job.curve.state == CurveState.READY
     api = APIClient(raise_request_exception=True)
-    api.force_login(known.owner)
+    api.force_login(measured_job.owner)
     body: dict[str, Any] = {
         "function": f"{version.function.name}@{version.number}",
         "project": version.function.project.name,
@@ -330,10 +330,10 @@ def test_whatever_numbers_are_posted_the_next_pass_goes_through(
     }
     if data.draw(st.booleans()):
         body["deadline_seconds"] = data.draw(extreme(1, 315_360_000))
-    asked = api.post("/api/v1/what-if/", body, format="json")
+    what_if = api.post("/api/v1/what-if/", body, format="json")
     answer = api.post("/api/v1/jobs/", body, format="json")
-    assert (asked.status_code, answer.status_code) in ((200, 201), (400, 400)), (
-        asked.content,
+    assert (what_if.status_code, answer.status_code) in ((200, 201), (400, 400)), (
+        what_if.content,
         answer.content,
     )
     if answer.status_code == 400:
@@ -345,15 +345,15 @@ def test_whatever_numbers_are_posted_the_next_pass_goes_through(
     Job.objects.filter(pk=answer.json()["id"]).delete()
 
 
-def test_work_that_would_outlast_everything_is_refused_in_words(
+def test_work_beyond_the_longest_run_is_refused_with_a_reason(
     submit: Submit, node: SimulatedAgent, version
 ) -> None:
     from scheduling.services.requests.jobs import request_of
 
     first = running(submit, node)
-    tell_speed(first, 1e-5)
-    asked = request_of(first)
-    asked = type(asked)(**{**asked.__dict__, "max_iterations": CENTURIES})
-    verdict = job_what_if(project=first.project, request=asked)
+    set_speed(first, 1e-5)
+    request = request_of(first)
+    request = type(request)(**{**request.__dict__, "max_iterations": CENTURIES})
+    verdict = job_what_if(project=first.project, request=request)
     assert verdict.reason_code == "cannot_be_planned"
     assert "its work would take over" in verdict.reason

@@ -34,8 +34,8 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def operator(cluster: Cluster) -> User:
-    made: User = UserFactory.create(is_operator=True)
-    return made
+    user: User = UserFactory.create(is_operator=True)
+    return user
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def two(cluster: Cluster) -> tuple[SimulatedAgent, SimulatedAgent]:
 
 
 def names_of(job: Job) -> set[str]:
-    """Return the servers whose GPUs the job holds."""
-    held = Assignment.objects.filter(job=job, state=AssignmentState.HELD)
-    return set(held.values_list("gpu__server__name", flat=True))
+    """Return the names of the servers on which the job holds GPUs."""
+    assignments = Assignment.objects.filter(job=job, state=AssignmentState.HELD)
+    return set(assignments.values_list("gpu__server__name", flat=True))
 
 
 def test_promised_job_moves_off_a_server_with_a_known_end(
@@ -61,8 +61,8 @@ def test_promised_job_moves_off_a_server_with_a_known_end(
     job.refresh_from_db()
     assert (job.promised, job.at_risk) == (True, False)
     assert "node-2" in names_of(job)
-    there = Assignment.objects.filter(job=job, gpu__server=leaving, state=AssignmentState.HELD)
-    assert all(there.values_list("flexible", flat=True)), "what it grew by may go at any time"
+    assignments = Assignment.objects.filter(job=job, gpu__server=leaving, state=AssignmentState.HELD)
+    assert all(assignments.values_list("flexible", flat=True)), "only flexible GPUs of the job are there"
 
 
 def test_a_job_has_left_when_the_end_comes(
@@ -77,7 +77,9 @@ def test_a_job_has_left_when_the_end_comes(
     leaving = Server.objects.get(name="node-2")
     server_set_end(server=leaving, actor=operator, available_until=clock.now() + HOUR)
     settle(*two)
-    assert {name for job in jobs for name in names_of(job)} == {"node-1", "node-2"}, "it is used until then"
+    assert {name for job in jobs for name in names_of(job)} == {"node-1", "node-2"}, (
+        "the server is used until its end"
+    )
     leaving.refresh_from_db()
     assert leaving.available_until is not None
     clock.turn(ends_at(leaving.available_until, cluster) - clock.now().timestamp())
@@ -129,17 +131,15 @@ def test_drain_that_breaks_promises_needs_force_and_names_its_actor(
     assert server.drain == DrainState.NONE
     assert not JobEvent.objects.filter(kind="drain_forced").exists()
     server_drain(server=server, actor=operator, force=True)
-    told = JobEvent.objects.get(kind="drain_forced")
-    assert told.job_id == job.pk, f"{other.pk} has no promise"
-    assert told.message == f"{operator.username} drains server node-1 although this promise may break."
+    forced = JobEvent.objects.get(kind="drain_forced")
+    assert forced.job_id == job.pk, f"{other.pk} has no promise"
+    assert forced.message == f"{operator.username} drains server node-1 although this promise may break."
     settle(agent)
     job.refresh_from_db()
     assert job.at_risk
 
 
-def test_a_promise_is_not_made_on_a_server_that_leaves(
-    cluster: Cluster, submit: Submit, operator: User
-) -> None:
+def test_no_promise_is_made_on_a_server_that_leaves(cluster: Cluster, submit: Submit, operator: User) -> None:
     agent = SimulatedAgent.enrol("node-1", 4, SPEED)
     submit("best_effort", iterations=100)
     settle(agent)
@@ -150,7 +150,7 @@ def test_a_promise_is_not_made_on_a_server_that_leaves(
     assert job.state == "declined"
 
 
-def test_a_time_that_is_over_is_refused(two: tuple[SimulatedAgent, SimulatedAgent], operator: User) -> None:
+def test_an_end_in_the_past_is_refused(two: tuple[SimulatedAgent, SimulatedAgent], operator: User) -> None:
     server = two[0].agent.server
     with pytest.raises(InvalidRequest) as refused:
         server_set_end(server=server, actor=operator, available_until=timezone.now() - HOUR)
@@ -175,11 +175,11 @@ def test_agent_reports_how_long_its_server_stays(cluster: Cluster) -> None:
     server = enrolled("pilot", available_seconds=3600.0)
     assert server.available_until is not None
     assert before + HOUR <= server.available_until <= timezone.now() + HOUR
-    (known,) = pool_snapshot(cluster, KIND, timezone.now()).snapshot.servers
-    assert known.ends_at == ends_at(server.available_until, cluster)
-    assert enrolled("pilot").available_until == server.available_until, "what was said stands"
+    (server_snapshot,) = pool_snapshot(cluster, KIND, timezone.now()).snapshot.servers
+    assert server_snapshot.ends_at == ends_at(server.available_until, cluster)
+    assert enrolled("pilot").available_until == server.available_until, "the first report stays valid"
     Server.objects.update(available_until=timezone.now() - HOUR)
-    assert enrolled("pilot").available_until is None, "it came back after its time: it stays"
+    assert enrolled("pilot").available_until is None, "a server that returns after its end has no end"
 
 
 def test_nothing_is_measured_on_a_server_that_leaves_meanwhile(

@@ -44,7 +44,7 @@ def took(job: Job, seconds: float) -> None:
         )
 
 
-def decided(job: Job) -> Job:
+def decide(job: Job) -> Job:
     run_planner("test")
     job.refresh_from_db()
     return job
@@ -54,13 +54,13 @@ def decided(job: Job) -> Job:
     ("late", "seconds", "promised"),
     [pytest.param(0, 45, True, marks=pytest.mark.slow), (30, 45, False), (30, 75, True)],
 )
-def test_new_promises_keep_slack_for_starts_that_lately_came_late(
+def test_new_promises_keep_slack_for_recent_late_starts(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, late: float, seconds: float, promised: bool
 ) -> None:
     """29.4 s of work on four GPUs and a charged pause of one second."""
     took(running(submit, owned), 1.0 + late)
     assert change_slack_seconds(cluster, timezone.now()) == pytest.approx(late)
-    assert decided(submit(seconds=seconds, iterations=1000)).promised == promised
+    assert decide(submit(seconds=seconds, iterations=1000)).promised == promised
 
 
 def test_slower_starts_put_no_present_promise_at_risk(
@@ -68,15 +68,15 @@ def test_slower_starts_put_no_present_promise_at_risk(
 ) -> None:
     first = running(submit, owned)
     took(first, 1.0)
-    promised = decided(submit(seconds=45, iterations=1000))
+    promised = decide(submit(seconds=45, iterations=1000))
     took(first, 41.0)
     Cluster.objects.update(planned_version=0)
-    assert decided(promised).promised
+    assert decide(promised).promised
     assert not promised.at_risk
-    assert decided(submit(seconds=75, iterations=10)).promised
+    assert decide(submit(seconds=75, iterations=10)).promised
 
 
-def test_slack_is_of_late_starts_of_this_time_and_has_an_end(
+def test_slack_is_bounded_and_follows_only_recent_starts(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit
 ) -> None:
     assert change_slack_seconds(cluster, timezone.now()) == 0.0
@@ -85,7 +85,7 @@ def test_slack_is_of_late_starts_of_this_time_and_has_an_end(
     assert change_slack_seconds(cluster, timezone.now()) == MOST_SECONDS
     assert change_slack_seconds(cluster, timezone.now() + timedelta(minutes=11)) == 0.0
     job.generations.update(start={"from": "handover"})
-    assert change_slack_seconds(cluster, timezone.now()) == 0.0, "it trained on meanwhile"
+    assert change_slack_seconds(cluster, timezone.now()) == 0.0, "the job trained during the change"
 
 
 def began(job: Job, *, waited: float, took: float) -> None:
@@ -113,7 +113,7 @@ def test_slack_is_for_the_latest_of_a_few_starts(
 def test_slow_starting_functions_do_not_change_the_slack_of_others(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit
 ) -> None:
-    """They belong to one project of three. The waits that they cause for others do count."""
+    """The function belongs to one project of three. Waits that it causes for other jobs do count."""
     jobs = [running(submit, owned) for _ in range(3)]
     for job, took in zip(jobs, (1.5, 2.0, 41.0), strict=True):
         began(job, waited=0.25, took=took)
@@ -126,7 +126,7 @@ def test_slow_starting_functions_do_not_change_the_slack_of_others(
 def test_slack_is_for_the_planners_own_lateness(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass may be under way when a plan's change is due, and another one precedes the first move."""
+    """A pass may be running when a planned change is due, and another pass precedes the first move."""
     monkeypatch.setattr(change_times, "PASSES", 2)
     PlannerPass.objects.all().delete()
     for seconds in (0.2, 0.75, 0.5):
@@ -147,7 +147,7 @@ def test_job_stuck_in_an_iteration_loses_its_gpus_soon(
         lock_cluster(cluster.pk)
         suspend(job, "its GPUs are needed for promises")
     for worker in owned.workers.values():
-        worker.phase = phase  # the agent obeys, and the function hangs or its state is large
+        worker.phase = phase  # the agent ordered the suspension, but the function hangs or stores slowly
 
     def after(seconds: float) -> str:
         clock.turn(seconds)

@@ -41,7 +41,9 @@ def make_room(leaving: Job, coming: Job, *, measuring: bool = False) -> None:
     with transaction.atomic():
         lock_cluster(leaving.cluster_id)
         live = leaving.generations.get(state=GenerationState.LIVE)
-        gpus = [each.gpu for each in live.assignments.select_related("gpu__server").order_by("rank")]
+        gpus = [
+            assignment.gpu for assignment in live.assignments.select_related("gpu__server").order_by("rank")
+        ]
         suspend(leaving, "makes room")
         create_generation(
             coming, gpus, epoch=1, reason="takes over",
@@ -61,17 +63,17 @@ def test_gpus_that_another_job_waits_for_are_counted_once(leaving: Job, submit: 
     coming = submit("best_effort", iterations=100_000)
     Job.objects.filter(pk=coming.pk).update(state=JobState.SUSPENDED)
     make_room(leaving, coming)
-    seen = pool()
-    held = Counter(address for job in seen.snapshot.jobs for address in job.placement)
-    assert held
-    assert max(held.values()) == 1
-    by_id = {job.id: job for job in seen.snapshot.jobs}
-    assert by_id[coming.pk].gpus_now == len(held)
+    snapshot_of_pool = pool()
+    holders = Counter(address for job in snapshot_of_pool.snapshot.jobs for address in job.placement)
+    assert holders
+    assert max(holders.values()) == 1
+    by_id = {job.id: job for job in snapshot_of_pool.snapshot.jobs}
+    assert by_id[coming.pk].gpus_now == len(holders)
     assert (by_id[leaving.pk].gpus_now, by_id[leaving.pk].locked) == (0, True), (
-        "it can be planned when it has left"
+        "it is planned again after it has left"
     )
-    assert build_problem(seen.snapshot).open_timeline().free[0, 0] == 4 - len(held)
-    assert {seen.claims[address] for address in held} == {coming.pk}
+    assert build_problem(snapshot_of_pool.snapshot).open_timeline().free[0, 0] == 4 - len(holders)
+    assert {snapshot_of_pool.claims[address] for address in holders} == {coming.pk}
 
 
 def test_gpus_that_a_measurement_waits_for_are_blocked_until_it_ends(leaving: Job, submit: Submit) -> None:
@@ -89,13 +91,15 @@ def test_gpus_that_a_measurement_waits_for_are_blocked_until_it_ends(leaving: Jo
 def test_job_waiting_for_gpus_of_a_silent_server_gets_other_ones(
     leaving: Job, submit: Submit, node: SimulatedAgent
 ) -> None:
-    """The holder was to leave but stays, since a job on a silent server is not moved."""
+    """The holder should leave but stays, since a job on a silent server is not moved."""
     coming = submit("best_effort", iterations=100_000)
     Job.objects.filter(pk=coming.pk).update(state=JobState.SUSPENDED)
     with transaction.atomic():
         lock_cluster(leaving.cluster_id)
         live = leaving.generations.get(state=GenerationState.LIVE)
-        gpus = [each.gpu for each in live.assignments.select_related("gpu__server").order_by("rank")]
+        gpus = [
+            assignment.gpu for assignment in live.assignments.select_related("gpu__server").order_by("rank")
+        ]
         create_generation(coming, gpus, epoch=1, reason="takes over")
     waiting = coming.generations.get(state=GenerationState.PREPARING)
     assert waiting.held_at is None

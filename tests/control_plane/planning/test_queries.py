@@ -55,12 +55,12 @@ def running(owned: SimulatedAgent, submit: Submit) -> Callable[[int], None]:
     return run
 
 
-def test_a_pass_with_nothing_to_decide_asks_little(
+def test_a_pass_with_nothing_to_decide_takes_few_queries(
     running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A pass that only looks is written down where it took long, which a busy machine may make it.
+    # A slow pass without changes is recorded, and passes are slow on a busy machine: record none.
     monkeypatch.setattr(pass_lengths, "LOOKING_SECONDS", float("inf"))
-    # So is the planner's lease, now and then.
+    # The planner's lease is renewed now and then: renew it never.
     monkeypatch.setattr(planner_lease, "RENEWED_AFTER", planner_lease.LEASE)
 
     def in_the_middle_of_a_slot() -> int:
@@ -76,7 +76,7 @@ def test_a_pass_with_nothing_to_decide_asks_little(
 
 
 def test_a_snapshot_builds_no_row_twice(running: Callable[[int], None]) -> None:
-    """A large cluster has thousands of GPUs and claims; building their rows was most of a pass."""
+    """A large cluster has thousands of GPUs and assignments; building rows twice would slow each pass."""
     built: Counter[str] = Counter()
 
     def count(sender: type[Model], **_: object) -> None:
@@ -112,7 +112,7 @@ def test_function_measured_on_all_gpus_needs_no_snapshot(
 
 
 @dataclass
-class HarmedByEverything:
+class EveryMeasurementHarms:
     """A policy under which every measurement takes GPUs that a promise needs."""
 
     asked: list[int] = field(default_factory=list)
@@ -122,13 +122,13 @@ class HarmedByEverything:
         return SimpleNamespace(at_risk=("a promise",) * len(snapshot.blocked))
 
 
-def test_each_block_without_room_is_asked_about_once(running: Callable[[int], None]) -> None:
+def test_each_block_size_without_room_is_tried_once(running: Callable[[int], None]) -> None:
     running(2)
     jobs = list(Job.objects.select_related("cluster", "curve", "function_version"))
-    policy = HarmedByEverything()
+    policy = EveryMeasurementHarms()
     room = RoomToMeasure(jobs[0].cluster, cast(Policy, policy), timezone.now())
     assert [room.block_for(job, above=0) for job in jobs * 2] == [None] * 4
-    assert policy.asked == [0, 1, 1, 1], "as things are, and once for blocks of 4, 2 and 1"
+    assert policy.asked == [0, 1, 1, 1], "without a block, and once for blocks of 4, 2 and 1"
 
 
 def test_job_queries_leave_out_the_files_of_functions(
@@ -173,7 +173,7 @@ def test_desired_state_takes_a_constant_number_of_queries(
 
 def test_reconciling_unchanged_jobs_takes_a_constant_query_count(running: Callable[[int], None]) -> None:
     running(1)
-    reconcile()  # it notes since when the job is protected as it is
+    reconcile()  # the first pass stores the job's protection
     few = queries(reconcile)
     assert few <= 20
     running(3)
@@ -187,7 +187,7 @@ def test_report_without_news_takes_a_constant_query_count(
     running(1)
     owned.report()
     few = queries(owned.report)
-    assert few <= 11, "one of them is the stand-in's own"
+    assert few <= 11, "one query is the simulated agent's own"
     running(2)
     owned.report()
     assert queries(owned.report) == few

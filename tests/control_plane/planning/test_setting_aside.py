@@ -76,7 +76,7 @@ def among(jobs: Collection[Job]) -> Callable[[str], bool]:
     return lambda job_id: job_id in names
 
 
-def told(jobs: Collection[Job], key: str) -> set[Any]:
+def verdict_values(jobs: Collection[Job], key: str) -> set[Any]:
     """Return the values of a field in these jobs' verdicts."""
     return {(fresh(job).verdict or {}).get(key) for job in jobs}
 
@@ -88,7 +88,7 @@ def running(submit: Submit, node: SimulatedAgent, service_class: str = "best_eff
     return fresh(job)
 
 
-def test_however_many_jobs_break_plans_the_others_are_decided(
+def test_other_jobs_are_decided_beside_many_that_break_plans(
     submit: Submit, node: SimulatedAgent, breaks: Breaks, one_step: None
 ) -> None:
     running(submit, node)
@@ -99,12 +99,12 @@ def test_however_many_jobs_break_plans_the_others_are_decided(
         Job.objects.filter(pk=culprits[-1].pk).update(curve=curve)
         others.append(submit("best_effort", iterations=10))
     breaks(among(culprits))
-    for found in range(1, 8):
+    for count in range(1, 8):
         planning.run_planner("test")
-        assert Incident.objects.filter(kind=Incident.Kind.BREAKS_PLANS).count() == found
+        assert Incident.objects.filter(kind=Incident.Kind.BREAKS_PLANS).count() == count
     planning.run_planner("test")
-    assert told(others, "decision") == {"admitted"}
-    assert told(culprits, "reason_code") == {"cannot_be_planned"}
+    assert verdict_values(others, "decision") == {"admitted"}
+    assert verdict_values(culprits, "reason_code") == {"cannot_be_planned"}
     assert not Incident.objects.filter(kind=Incident.Kind.PASS_FAILED).exists()
 
 
@@ -115,22 +115,22 @@ def test_jobs_of_a_function_that_breaks_plans_are_set_aside_together(
     culprits = [submit("best_effort", iterations=10) for _ in range(7)]
     breaks(among(culprits))
     planning.run_planner("test")
-    assert told(culprits, "reason_code") == {"cannot_be_planned"}
-    assert not Incident.objects.filter(job=innocent).exists(), "the curve is the same, the fault is not"
+    assert verdict_values(culprits, "reason_code") == {"cannot_be_planned"}
+    assert not Incident.objects.filter(job=innocent).exists(), "a job with the same curve is not at fault"
 
 
 def test_gpus_of_a_job_set_aside_are_not_promised(
     submit: Submit, node: SimulatedAgent, breaks: Breaks
 ) -> None:
     culprit = running(submit, node)
-    held = Assignment.objects.filter(job=culprit, state=AssignmentState.HELD)
-    assert held.count() == 4, "it has the whole cluster"
+    assignments = Assignment.objects.filter(job=culprit, state=AssignmentState.HELD)
+    assert assignments.count() == 4, "the job holds the whole cluster"
     newcomer = submit("slo", seconds=600.0, iterations=100)
     breaks(among([culprit]))
     planning.run_planner("test")
-    assert told([newcomer], "decision") == {"declined"}
+    assert verdict_values([newcomer], "decision") == {"declined"}
     assert not fresh(newcomer).promised
-    assert held.count() == 4
+    assert assignments.count() == 4
     assert fresh(culprit).state == JobState.RUNNING
 
 
@@ -149,8 +149,8 @@ def test_resumed_job_that_breaks_plans_is_set_aside_before_decisions(
     for _ in range(2):
         planning.run_planner("test")
     assert Incident.objects.get(job=resumed).kind == Incident.Kind.BREAKS_PLANS
-    assert told([other], "decision") == {"admitted"}
-    assert fresh(resumed).promise_asked_again, "it is decided when it takes part again"
+    assert verdict_values([other], "decision") == {"admitted"}
+    assert fresh(resumed).promise_asked_again, "the promise is decided once the job is planned again"
 
 
 def test_requests_that_need_a_plan_are_unavailable_without_one(
@@ -215,5 +215,5 @@ def test_only_the_unreadable_offer_is_left_out(submit: Submit, node: SimulatedAg
             )
         )
     Offer.objects.filter(pk=offers[0].pk).update(plan={"start": ["soon"]})
-    held = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.held_offers
-    assert [offer.job.id for offer in held if offer.job] == [offers[1].job_id]
+    offers_held = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.held_offers
+    assert [offer.job.id for offer in offers_held if offer.job] == [offers[1].job_id]

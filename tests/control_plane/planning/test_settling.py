@@ -23,13 +23,13 @@ from tests.factories import JobFactory, ScalingCurveFactory
 pytestmark = pytest.mark.django_db(transaction=True)
 
 MANY = MOST_SETTLED + 30
-#: Of a pass, whatever it settles: below what it asks anyway and one for each job.
+#: Limit on the statements of a pass: too few for one statement per job.
 STATEMENTS = 180
 
 
 @pytest.fixture
 def many(cluster: Cluster, owned: SimulatedAgent) -> Callable[..., list[Job]]:
-    """Jobs of one function whose speed is not known."""
+    """Return a function that submits this many jobs of one function, which is not measured yet."""
 
     def submitted(count: int = MANY, **fields: Any) -> list[Job]:
         curve = ScalingCurveFactory.create(
@@ -47,22 +47,22 @@ def many(cluster: Cluster, owned: SimulatedAgent) -> Callable[..., list[Job]]:
 
 
 def states() -> dict[str, int]:
-    found = Job.objects.exclude(state=JobState.CANCELLED).values_list("state", flat=True)
-    return {state: list(found).count(state) for state in set(found)}
+    job_states = Job.objects.exclude(state=JobState.CANCELLED).values_list("state", flat=True)
+    return {state: list(job_states).count(state) for state in set(job_states)}
 
 
 def one_pass() -> bool:
-    """Run one pass in few statements; return whether it asked for another wake-up."""
+    """Run one pass in few statements; return whether it requested another pass."""
     with patch.object(planning, "wake") as woken, CaptureQueriesContext(connection) as captured:
         run_planner("test")
     assert len(captured) < STATEMENTS
     return any(call.kwargs.get("trigger") == "more jobs are to be settled" for call in woken.call_args_list)
 
 
-def test_jobs_whose_function_cannot_be_measured_end_some_in_each_pass(many: Callable[..., list[Job]]) -> None:
+def test_jobs_of_an_unmeasurable_function_fail_in_batches(many: Callable[..., list[Job]]) -> None:
     jobs = many(curve_state=CurveState.FAILED)
     ScalingCurve.objects.update(failure="ValueError: no")
-    assert one_pass(), "the next pass is woken for the others"
+    assert one_pass(), "another pass is requested for the other jobs"
     assert states() == {JobState.FAILED: MOST_SETTLED, JobState.PROFILING: MANY - MOST_SETTLED}
     assert not one_pass()
     assert states() == {JobState.FAILED: MANY}
@@ -88,10 +88,10 @@ def test_jobs_with_uninstallable_requirements_fail_in_batches(
     )
     assert one_pass()
     assert not one_pass()
-    told = {(job.failure or {})["reason"]: (job.failure or {})["traceback"] for job in Job.objects.filter(
+    failures = {(job.failure or {})["reason"]: (job.failure or {})["traceback"] for job in Job.objects.filter(
         state=JobState.FAILED
     )}  # fmt: skip
-    assert told == {"environment_failed": "no such package"}
+    assert failures == {"environment_failed": "no such package"}
     assert states() == {JobState.FAILED: MANY}
 
 
@@ -99,9 +99,9 @@ def test_jobs_not_measured_in_time_are_declined_in_batches(
     many: Callable[..., list[Job]],
 ) -> None:
     now = timezone.now()
-    asked = {"service_class": ServiceClass.SLO, "submitted_at": now - timedelta(hours=1)}
-    many(**asked, deadline_at=now + timedelta(minutes=59))
-    early = many(3, **asked, deadline_at=now + timedelta(minutes=70))
+    common = {"service_class": ServiceClass.SLO, "submitted_at": now - timedelta(hours=1)}
+    many(**common, deadline_at=now + timedelta(minutes=59))
+    early = many(3, **common, deadline_at=now + timedelta(minutes=70))
     assert one_pass()
     assert states()[JobState.DECLINED] == MOST_SETTLED
     assert not one_pass()
@@ -111,7 +111,7 @@ def test_jobs_not_measured_in_time_are_declined_in_batches(
     assert (declined.verdict or {})["reason_code"] == "not_profiled_in_time"
 
 
-def test_jobs_become_late_some_in_each_pass(many: Callable[..., list[Job]]) -> None:
+def test_jobs_become_late_in_batches(many: Callable[..., list[Job]]) -> None:
     now = timezone.now()
     many(
         state=JobState.SUSPENDED,

@@ -21,13 +21,13 @@ from tests.control_plane.simulated_time import SimulatedTime
 
 Submit = Callable[..., Job]
 Nodes = tuple[SimulatedAgent, SimulatedAgent]
-#: Between two looks at leases, in simulated time.
-LOOK_SECONDS = 8.0
+#: Simulated seconds between two checks of the leases.
+CHECK_SECONDS = 8.0
 PHASE_TIMES = [f"{phase.value}_at" for phase in PHASES]
 
 
 def train_on(submit: Submit, here: SimulatedAgent, other: SimulatedAgent, durable: int = 0) -> Job:
-    """Return a job that trains on one server alone, with a durable state of an iteration if given."""
+    """Return a job that trains on ``here`` alone, with a durable state of iteration ``durable`` if not 0."""
     Server.objects.filter(pk=other.agent.server_id).update(drain="drained")
     job = submit("best_effort", iterations=100_000)
     settle(here, other)
@@ -79,19 +79,19 @@ def fail(agent: SimulatedAgent, job: Job, reason: str = "killed") -> None:
     agent.report()
 
 
-def look(cluster: Cluster, *alive: SimulatedAgent) -> None:
+def check_leases(cluster: Cluster, *alive: SimulatedAgent) -> None:
     for agent in alive:
         agent.report()
     expire_leases()
 
 
 def lose(cluster: Cluster, time: SimulatedTime, *alive: SimulatedAgent) -> datetime:
-    """Silence all other servers, with lease checks and the living agents' reports, until they are given up.
-    Return when they were found silent."""
+    """Silence all servers but those of ``alive`` until they are fenced, with lease checks and reports in
+    between. Return when the silence was detected."""
     suspected_at = None
-    for _ in range(round((cluster.fence_seconds + cluster.fence_margin_seconds) / LOOK_SECONDS) + 2):
-        time.turn(LOOK_SECONDS)
-        look(cluster, *alive)
+    for _ in range(round((cluster.fence_seconds + cluster.fence_margin_seconds) / CHECK_SECONDS) + 2):
+        time.turn(CHECK_SECONDS)
+        check_leases(cluster, *alive)
         if suspected_at is None and Server.objects.filter(state="suspect").exists():
             suspected_at = timezone.now()
     assert suspected_at is not None
@@ -102,12 +102,12 @@ def only_recovery(job: Job) -> Recovery:
     return Recovery.objects.get(job=job)
 
 
-def assert_phases_ascend(found: Recovery) -> None:
-    times = [getattr(found, name) for name in PHASE_TIMES]
-    known = [one for one in times if one is not None]
-    assert known == sorted(known)
+def assert_phases_ascend(recovery: Recovery) -> None:
+    times = [getattr(recovery, name) for name in PHASE_TIMES]
+    recorded = [at for at in times if at is not None]
+    assert recorded == sorted(recorded)
     assert times[-1] is not None
-    assert found.ended_at == found.running_at
+    assert recovery.ended_at == recovery.running_at
 
 
 def both_train(submit: Submit, nodes: Nodes) -> Job:

@@ -29,9 +29,9 @@ from tests.control_plane.recoveries.scenes import (
     Nodes,
     Submit,
     both_train,
+    check_leases,
     fail,
     go_on,
-    look,
     reached,
     train_on,
 )
@@ -56,11 +56,11 @@ def test_overdue_recovery_is_an_incident_until_the_job_trains(
     time.turn(2.0)
     reconcile()
     reconcile()
-    told = late.get()
-    assert (told.resolved_at, told.count) == (None, 1)
-    assert "waits for GPUs" in told.message
+    incident = late.get()
+    assert (incident.resolved_at, incident.count) == (None, 1)
+    assert "waits for GPUs" in incident.message
     run_planner("test")
-    assert late.filter(resolved_at=None).exists(), "being planned does not make it train"
+    assert late.filter(resolved_at=None).exists(), "a planned job does not train yet"
     Server.objects.update(drain="none")
     go_on(time, here, other)
     assert not late.filter(resolved_at=None).exists()
@@ -80,7 +80,7 @@ def test_a_stop_of_the_platform_makes_no_recovery_overdue(
     assert not Incident.objects.filter(kind=Incident.Kind.UNRECOVERED).exists()
 
 
-def test_a_job_without_a_promise_may_wait_for_gpus_that_others_have(
+def test_an_unpromised_job_may_wait_for_gpus_of_other_jobs(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     here, other = nodes
@@ -96,7 +96,7 @@ def test_a_job_without_a_promise_may_wait_for_gpus_that_others_have(
     assert late.get().resolved_at is None
 
 
-def test_recoveries_that_were_quick_make_the_platform_impatient(
+def test_patience_follows_from_recent_recovery_times(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     here, other = nodes
@@ -132,7 +132,7 @@ def quick_recoveries(job: Job, seconds: float = 5.0) -> None:
         )
 
 
-def test_a_lost_server_is_no_incident_before_it_was_given_up(
+def test_a_lost_server_is_no_incident_before_its_fence(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     Cluster.objects.update(fence_seconds=60.0, suspect_seconds=10.0)
@@ -142,22 +142,22 @@ def test_a_lost_server_is_no_incident_before_it_was_given_up(
     quick_recoveries(job)
     soon = timezone.now() + timedelta(hours=1)
     Job.objects.update(promised=True, service_class="slo", deadline_at=soon)
-    # A peer notices at once, long before the server is found silent.
+    # A peer reports the loss at once, long before the server counts as silent.
     fail(here, job, "peer_lost")
     late = Incident.objects.filter(kind=Incident.Kind.UNRECOVERED)
     while not Server.objects.filter(state="down").exists():
         time.turn(4.0)
-        look(cluster, here)
+        check_leases(cluster, here)
         reconcile()
         assert not late.exists()
     Server.objects.update(drain="drained")
     for _ in range(4):
         time.turn(patience_with_recoveries(cluster) / 4 - 0.25)
-        look(cluster, here)
+        check_leases(cluster, here)
         reconcile()
-    assert not late.exists(), "it has its two recovery times from now on"
+    assert not late.exists(), "its patience starts with the fence"
     time.turn(2.0)
-    look(cluster, here)
+    check_leases(cluster, here)
     reconcile()
     assert late.get().resolved_at is None
 
@@ -171,7 +171,7 @@ def test_recovery_time_excludes_the_fence(
     fenced_at = timezone.now() - timedelta(seconds=20.0)
     Recovery.objects.filter(job=job).update(fenced_at=fenced_at)
     assert recovery_seconds(cluster) == pytest.approx(20.0)
-    # Given up when the job had long gone on.
+    # The server was fenced after the job had resumed: the fence does not count.
     Recovery.objects.filter(job=job).update(fenced_at=timezone.now() + timedelta(seconds=20.0))
     assert recovery_seconds(cluster) == pytest.approx(100.0)
 
@@ -202,15 +202,15 @@ def test_copies_missing_for_too_long_are_an_incident(
     time.turn(patience_with_copies(cluster) + 1.0)
     Agent.objects.update(last_report_at=timezone.now())
     reconcile()
-    told = Incident.objects.get(kind=Incident.Kind.UNPROTECTED)
-    assert (told.job_id, "ranks 2 have" in told.message) == (job.pk, True)
+    incident = Incident.objects.get(kind=Incident.Kind.UNPROTECTED)
+    assert (incident.job_id, "ranks 2 have" in incident.message) == (job.pk, True)
     Agent.objects.update(memory_store={})
     for rank in range(ranks):
         holding(job, first.agent.server, rank, 60, copies=2, wanted_copies=2)
         holding(job, second.agent.server, rank, 60)
     reconcile()
-    told.refresh_from_db()
-    assert told.resolved_at is not None
+    incident.refresh_from_db()
+    assert incident.resolved_at is not None
     assert JobProtection.objects.get(job=job).state == ProtectionState.FULL
 
 
@@ -224,13 +224,15 @@ def test_missing_state_in_memory_is_an_incident(
     time.turn(patience_with_copies(cluster) + 1.0)
     reconcile()
     unprotected = Incident.objects.filter(kind=Incident.Kind.UNPROTECTED)
-    assert not unprotected.exists(), "nothing was ordered"
+    assert not unprotected.exists(), "no copies were ordered"
     live.protection = {"replicas": 2, "holders": []}
     live.save()
     reconcile()
-    told = unprotected.get()
-    assert told.job_id == job.pk
-    assert told.message.startswith("Of 2 copies of its state that were ordered in memory none counts since ")
+    incident = unprotected.get()
+    assert incident.job_id == job.pk
+    assert incident.message.startswith(
+        "Of 2 copies of its state that were ordered in memory none counts since "
+    )
 
 
 def both_keep(job: Job, nodes: Nodes, iteration: int) -> None:
@@ -263,13 +265,13 @@ def test_stores_that_do_not_answer_protect_nothing(
     assert protection(job) == (ProtectionState.NONE, "the in-memory store of node-1 does not answer")
 
 
-def test_points_that_are_not_made_any_more_protect_nothing(
+def test_copies_much_older_than_the_durable_state_protect_nothing(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     job = both_train(submit, nodes)
     both_keep(job, nodes, 233)
     reached(job, 951)
-    assert protection(job)[0] == ProtectionState.FULL, "nothing is newer"
+    assert protection(job)[0] == ProtectionState.FULL, "there is no newer durable state"
     worker = nodes[0].rank_zero(job.pk)
     assert worker is not None
     nodes[0].state_stored(worker, 900)
@@ -278,7 +280,7 @@ def test_points_that_are_not_made_any_more_protect_nothing(
     reached(job, 951)
     assert protection(job)[0] == ProtectionState.NONE
     both_keep(job, nodes, 890)
-    assert protection(job)[0] == ProtectionState.FULL, "it is hardly older than the durable one"
+    assert protection(job)[0] == ProtectionState.FULL, "the copies are hardly older than the durable state"
 
 
 def test_cost_of_losing_each_server_is_shown(
@@ -287,28 +289,32 @@ def test_cost_of_losing_each_server_is_shown(
     first, second = nodes
     job = both_train(submit, nodes)
     live = job.generations.get(state=GenerationState.LIVE)
-    here = {"node-1": first.agent.server, "node-2": second.agent.server}
-    own = {one.rank: one.gpu.server for one in live.assignments.select_related("gpu__server")}
+    servers = {"node-1": first.agent.server, "node-2": second.agent.server}
+    server_of_rank = {
+        entry.rank: entry.gpu.server for entry in live.assignments.select_related("gpu__server")
+    }
     for rank in range(live.world_size):
-        holding(job, own[rank], rank, 49)
+        holding(job, server_of_rank[rank], rank, 49)
     state = memory_state(Job.objects.select_related("checkpoint").get(pk=job.pk))
     assert state is not None
     assert state.in_memory is not None
     assert (state.in_memory.iteration, state.committed_lag()) == (49, 1)
-    assert [(one.name, len(one.ranks)) for one in state.holders()] == [("node-1", 4), ("node-2", 4)]
-    # Each keeps its own ranks' state alone: with one of them the point is gone.
+    assert [(entry.name, len(entry.ranks)) for entry in state.holders()] == [("node-1", 4), ("node-2", 4)]
+    # Each server keeps only its own ranks' shards: losing either server loses the point.
     assert state.protection == ProtectionState.DEGRADED
-    assert {(one.iterations, one.seconds, one.source) for one in state.losses()} == {(50, 5.0, "none")}
+    assert {(entry.iterations, entry.seconds, entry.source) for entry in state.losses()} == {
+        (50, 5.0, "none")
+    }
     for rank in range(live.world_size):
-        peer = here["node-2"] if own[rank].name == "node-1" else here["node-1"]
+        peer = servers["node-2"] if server_of_rank[rank].name == "node-1" else servers["node-1"]
         holding(job, peer, rank, 48)
     state = memory_state(Job.objects.select_related("checkpoint").get(pk=job.pk))
     assert state is not None
     assert state.protection == ProtectionState.FULL
-    assert [(one.iterations, one.source) for one in state.losses()] == [(2, "peer_memory")] * 2
+    assert [(entry.iterations, entry.source) for entry in state.losses()] == [(2, "peer_memory")] * 2
 
 
-def test_old_recoveries_are_forgotten_and_open_ones_never(
+def test_old_recoveries_are_deleted_and_open_ones_never(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, other = nodes
@@ -322,5 +328,5 @@ def test_old_recoveries_are_forgotten_and_open_ones_never(
     Recovery.objects.filter(failed_generation=105).update(ended_at=now - timedelta(days=91))
     Recovery.objects.create(job=job, failed_generation=99, detected_at=now - timedelta(days=100))
     housekeeping.trim_recoveries(now)
-    left = Recovery.objects.order_by("pk").values_list("failed_generation", flat=True)
-    assert list(left) == [103, 104, 99]
+    remaining = Recovery.objects.order_by("pk").values_list("failed_generation", flat=True)
+    assert list(remaining) == [103, 104, 99]

@@ -48,8 +48,8 @@ from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import UserFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
-#: Before the clock is turned again: each row takes a microsecond.
-AT_ONCE = timedelta(milliseconds=1)
+#: Less than one turn of the simulated clock, which advances a microsecond per row.
+IMMEDIATELY = timedelta(milliseconds=1)
 
 
 def test_a_killed_workers_job_recovers_from_the_memory_of_its_server(
@@ -60,29 +60,29 @@ def test_a_killed_workers_job_recovers_from_the_memory_of_its_server(
     here.report(**memory_of(here, job, 25))
     live = job.generations.get(state=GenerationState.LIVE)
     time.turn(5.0)
-    told_at = timezone.now()
+    reported_at = timezone.now()
     fail(here, job)
     opened = only_recovery(job)
     assert (opened.kind, opened.outcome, opened.phase) == ("software", "open", "detected")
     assert (opened.failed_generation, opened.iteration_reached) == (live.number, 27)
-    assert opened.detected_at - told_at < AT_ONCE
+    assert opened.detected_at - reported_at < IMMEDIATELY
     assert JobEvent.objects.filter(job=job, kind="suspended", message__contains="iteration 25").exists()
     time.turn(3.0)
-    # The other server's GPUs are not to be used: the state is here.
+    # The state is on this server: keep the job off the other one's GPUs.
     Server.objects.filter(pk=other.agent.server_id).update(drain="drained")
     settle(here)
-    found = only_recovery(job)
-    assert (found.outcome, found.phase) == ("recovered", "running")
-    assert found.recovering_generation == live.number + 1
-    assert {one["source"] for one in found.sources} == {StateSource.OWN_MEMORY}
-    assert all(one["holders"] == [here.agent.server_id] for one in found.sources)
-    assert (found.source, found.iteration_resumed, found.iterations_lost()) == ("own_memory", 25, 2)
-    assert found.lost_work_seconds() == pytest.approx(0.2)
-    assert (found.lost_servers, found.fenced_at, found.attempts, found.losses) == ([], None, 0, 1)
-    assert found.down_seconds(timezone.now()) == pytest.approx(3.0, abs=0.1)
-    assert_phases_ascend(found)
-    said = JobEvent.objects.get(job=job, kind="recovered")
-    assert "3.0 s after the failure was noticed, from iteration 25" in said.message
+    recovery = only_recovery(job)
+    assert (recovery.outcome, recovery.phase) == ("recovered", "running")
+    assert recovery.recovering_generation == live.number + 1
+    assert {entry["source"] for entry in recovery.sources} == {StateSource.OWN_MEMORY}
+    assert all(entry["holders"] == [here.agent.server_id] for entry in recovery.sources)
+    assert (recovery.source, recovery.iteration_resumed, recovery.iterations_lost()) == ("own_memory", 25, 2)
+    assert recovery.lost_work_seconds() == pytest.approx(0.2)
+    assert (recovery.lost_servers, recovery.fenced_at, recovery.attempts, recovery.losses) == ([], None, 0, 1)
+    assert recovery.down_seconds(timezone.now()) == pytest.approx(3.0, abs=0.1)
+    assert_phases_ascend(recovery)
+    event = JobEvent.objects.get(job=job, kind="recovered")
+    assert "3.0 s after the failure was noticed, from iteration 25" in event.message
 
 
 def starting_again(
@@ -116,23 +116,23 @@ def test_the_start_of_workers_is_a_phase_before_loading(
     assert only_recovery(job).phase == "starting"
     time.turn(4.0)
     began = timezone.now()
-    for place, worker in enumerate(ranks):
-        worker.phase, worker.ready_at = "loading", began - timedelta(seconds=0.5 + place)
+    for position, worker in enumerate(ranks):
+        worker.phase, worker.ready_at = "loading", began - timedelta(seconds=0.5 + position)
     here.report()
     assert only_recovery(job).phase == "loading"
-    # The last rank's, by its own clock, however late the report is.
+    # The time of the last rank by its own clock, however late the report is.
     assert only_recovery(job).loading_at == began - timedelta(seconds=0.5)
     time.turn(2.0)
     for worker in ranks:
         worker.phase = "training"
     here.event(ranks[0], "first_iteration", iteration=21, pause_seconds=0.1)
     here.report()
-    found = only_recovery(job)
-    assert found.outcome == RecoveryOutcome.RECOVERED
-    seconds = {span.phase.value: span.seconds(timezone.now()) for span in phase_spans(found)}
+    recovery = only_recovery(job)
+    assert recovery.outcome == RecoveryOutcome.RECOVERED
+    seconds = {span.phase.value: span.seconds(timezone.now()) for span in phase_spans(recovery)}
     assert seconds["starting"] == pytest.approx(3.5)
     assert seconds["loading"] == pytest.approx(2.5)
-    assert_phases_ascend(found)
+    assert_phases_ascend(recovery)
 
 
 def test_workers_that_never_finish_loading_are_replaced(
@@ -164,18 +164,20 @@ def test_lost_server_is_detected_when_silent_and_fenced_later(
     job = train_on(submit, here, other, durable=20)
     silent_at = lose(cluster, time, other)
     settle(other)
-    found = only_recovery(job)
-    assert (found.kind, found.outcome) == (RecoveryKind.HARDWARE, RecoveryOutcome.RECOVERED)
-    assert [one["name"] for one in found.lost_servers] == ["node-1"]
-    failed = job.generations.get(number=found.failed_generation)
-    assert found.lost_ranks == list(range(failed.world_size))
-    assert found.detected_at == silent_at
-    assert found.fenced_at is not None
-    assert (found.fenced_at - silent_at).total_seconds() > cluster.fence_seconds - cluster.suspect_seconds - 1
-    assert found.frozen_at is not None
-    assert found.frozen_at >= found.fenced_at
-    assert (found.source, found.iteration_resumed, found.iterations_lost()) == ("durable", 20, 7)
-    assert_phases_ascend(found)
+    recovery = only_recovery(job)
+    assert (recovery.kind, recovery.outcome) == (RecoveryKind.HARDWARE, RecoveryOutcome.RECOVERED)
+    assert [server["name"] for server in recovery.lost_servers] == ["node-1"]
+    failed = job.generations.get(number=recovery.failed_generation)
+    assert recovery.lost_ranks == list(range(failed.world_size))
+    assert recovery.detected_at == silent_at
+    assert recovery.fenced_at is not None
+    assert (
+        recovery.fenced_at - silent_at
+    ).total_seconds() > cluster.fence_seconds - cluster.suspect_seconds - 1
+    assert recovery.frozen_at is not None
+    assert recovery.frozen_at >= recovery.fenced_at
+    assert (recovery.source, recovery.iteration_resumed, recovery.iterations_lost()) == ("durable", 20, 7)
+    assert_phases_ascend(recovery)
 
 
 @pytest.mark.parametrize(("apart", "losses"), [(1.0, 1), (3.0, 2)])
@@ -188,10 +190,12 @@ def test_servers_lost_within_two_seconds_are_one_loss(
     lose(cluster, time)
     time.turn(apart + 1.0)
     expire_leases()
-    found = only_recovery(job)
-    assert {one["name"] for one in found.lost_servers} == {"node-1", "node-2"}
-    assert found.lost_ranks == list(range(job.generations.get(number=found.failed_generation).world_size))
-    assert found.losses == losses
+    recovery = only_recovery(job)
+    assert {server["name"] for server in recovery.lost_servers} == {"node-1", "node-2"}
+    assert recovery.lost_ranks == list(
+        range(job.generations.get(number=recovery.failed_generation).world_size)
+    )
+    assert recovery.losses == losses
     assert Recovery.objects.count() == 1
 
 
@@ -201,16 +205,19 @@ def test_peer_report_is_the_detection_and_names_the_server_later(
     first, second = nodes
     job = both_train(submit, nodes)
     survivor, lost = (second, first)
-    worker = next(one for (owner, _, _), one in survivor.workers.items() if owner == job.pk)
-    told_at = timezone.now()
+    worker = next(item for (owner, _, _), item in survivor.workers.items() if owner == job.pk)
+    reported_at = timezone.now()
     survivor.event(worker, "failed", rank=worker.rank, reason="peer_lost", message="reset", traceback="")
     survivor.report()
     assert only_recovery(job).kind == RecoveryKind.SOFTWARE
     lose(cluster, time, survivor)
-    found = only_recovery(job)
-    assert (found.kind, [one["name"] for one in found.lost_servers]) == ("hardware", [lost.agent.server.name])
-    assert found.detected_at - told_at < AT_ONCE
-    assert found.losses == 1
+    recovery = only_recovery(job)
+    assert (recovery.kind, [item["name"] for item in recovery.lost_servers]) == (
+        "hardware",
+        [lost.agent.server.name],
+    )
+    assert recovery.detected_at - reported_at < IMMEDIATELY
+    assert recovery.losses == 1
     settle(survivor)
     assert only_recovery(job).outcome == RecoveryOutcome.RECOVERED
 
@@ -220,7 +227,7 @@ def test_server_fenced_after_restart_makes_a_recovery_one_of_hardware(
 ) -> None:
     lost, survivor = nodes
     job = both_train(submit, nodes)
-    worker = next(one for (owner, _, _), one in survivor.workers.items() if owner == job.pk)
+    worker = next(item for (owner, _, _), item in survivor.workers.items() if owner == job.pk)
     survivor.event(worker, "failed", rank=worker.rank, reason="peer_lost", message="reset", traceback="")
     survivor.report()
     Server.objects.filter(pk=lost.agent.server_id).update(drain="drained")
@@ -235,7 +242,7 @@ def test_server_fenced_after_restart_makes_a_recovery_one_of_hardware(
     assert after.fenced_at is not None
     assert after.running_at is not None
     assert after.fenced_at > after.running_at
-    assert [one["name"] for one in after.lost_servers] == ["node-1"]
+    assert [item["name"] for item in after.lost_servers] == ["node-1"]
 
 
 def test_failed_start_counts_as_an_attempt_and_recovery_restarts(
@@ -260,10 +267,10 @@ def test_failed_start_counts_as_an_attempt_and_recovery_restarts(
     assert (again.attempts, again.recovering_generation, again.source) == (1, None, "")
     assert "in time" in again.last_attempt
     settle(here)
-    found = only_recovery(job)
-    assert (found.outcome, found.attempts, found.source) == ("recovered", 1, "durable")
-    assert found.iterations_lost() == 7
-    assert_phases_ascend(found)
+    recovery = only_recovery(job)
+    assert (recovery.outcome, recovery.attempts, recovery.source) == ("recovered", 1, "durable")
+    assert recovery.iterations_lost() == 7
+    assert_phases_ascend(recovery)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "paused"])
@@ -276,10 +283,10 @@ def test_a_recovery_ends_with_its_job(
     job.refresh_from_db()
     (job_cancel if how == "cancelled" else job_pause)(job=job, actor=job.owner)
     reconcile()
-    found = only_recovery(job)
-    assert (found.outcome, found.running_at) == (RecoveryOutcome.BROKEN_OFF, None)
-    assert how in found.broken_off_because
-    assert found.ended_at is not None
+    recovery = only_recovery(job)
+    assert (recovery.outcome, recovery.running_at) == (RecoveryOutcome.BROKEN_OFF, None)
+    assert how in recovery.broken_off_because
+    assert recovery.ended_at is not None
 
 
 def test_drained_server_is_an_announced_failure_without_loss(
@@ -290,10 +297,10 @@ def test_drained_server_is_an_announced_failure_without_loss(
     reached(job, 0)
     server_drain(server=here.agent.server, actor=UserFactory.create(is_staff=True), reason="repair")
     go_on(time, here, other, rounds=12)
-    found = only_recovery(job)
-    assert (found.kind, found.outcome, found.iterations_lost()) == ("announced", "recovered", 0)
-    assert [one["name"] for one in found.lost_servers] == ["node-1"]
-    assert found.fenced_at is None
+    recovery = only_recovery(job)
+    assert (recovery.kind, recovery.outcome, recovery.iterations_lost()) == ("announced", "recovered", 0)
+    assert [server["name"] for server in recovery.lost_servers] == ["node-1"]
+    assert recovery.fenced_at is None
     assert not Recovery.objects.exclude(kind=RecoveryKind.ANNOUNCED).exists()
 
 
@@ -310,11 +317,11 @@ def test_server_lost_during_its_drain_is_a_hardware_failure(
     assert only_recovery(job).kind == RecoveryKind.ANNOUNCED
     silent_at = lose(cluster, time, other)
     go_on(time, other)
-    found = only_recovery(job)
-    assert (found.kind, found.outcome) == (RecoveryKind.HARDWARE, RecoveryOutcome.RECOVERED)
-    (lost,) = found.lost_servers
+    recovery = only_recovery(job)
+    assert (recovery.kind, recovery.outcome) == (RecoveryKind.HARDWARE, RecoveryOutcome.RECOVERED)
+    (lost,) = recovery.lost_servers
     assert (lost["name"], lost["silent_at"]) == ("node-1", silent_at.isoformat())
-    assert found.lost_ranks
+    assert recovery.lost_ranks
 
 
 def test_a_job_that_only_grows_has_no_recovery(
@@ -334,14 +341,14 @@ def test_two_sweepers_open_one_recovery(
     here, other = nodes
     job = train_on(submit, here, other)
     fail(here, job)
-    found = only_recovery(job)
-    failed = job.generations.get(number=found.failed_generation)
+    recovery = only_recovery(job)
+    failed = job.generations.get(number=recovery.failed_generation)
     with transaction.atomic():
         lock_cluster(cluster.pk)
-        assert begin_recovery(job, failed, "again", timezone.now()).pk == found.pk
-    found.pk = None
+        assert begin_recovery(job, failed, "again", timezone.now()).pk == recovery.pk
+    recovery.pk = None
     with pytest.raises(IntegrityError, match="recovery_once_per_generation|job_recovers_once_at_a_time"):
-        found.save(force_insert=True)
+        recovery.save(force_insert=True)
 
 
 def test_state_source_of_each_rank_is_own_peer_or_storage() -> None:
@@ -352,35 +359,35 @@ def test_state_source_of_each_rank_is_own_peer_or_storage() -> None:
             {"reader": 1, "holders": [{"tier": "memory", "server": 7}]},
         ],
     }  # fmt: skip
-    assert [one["source"] for one in sources_of(memory, [7, 8, 9])] == [
+    assert [source["source"] for source in sources_of(memory, [7, 8, 9])] == [
         "own_memory", "peer_memory", "peer_memory",
     ]  # fmt: skip
     durable = {
         "from": "checkpoint",
         "shards": [{"id": 0, "reader": 0, "holders": [{"tier": "store", "uri": "x"}]}],
     }
-    assert [one["source"] for one in sources_of(durable, [7, 8])] == ["durable", "durable"]
-    assert [one["source"] for one in sources_of({"from": "nothing"}, [7])] == ["none"]
+    assert [source["source"] for source in sources_of(durable, [7, 8])] == ["durable", "durable"]
+    assert [source["source"] for source in sources_of({"from": "nothing"}, [7])] == ["none"]
 
 
-# A platform that is stopped anywhere -------------------------------------------------------------------
+# The platform stops between any two steps --------------------------------------------------------------
 
 
 class Dropped(Exception):
-    """The process died."""
+    """Stands for the death of the platform's process."""
 
 
 @pytest.fixture
 def scenario(cluster: Cluster, submit: Submit) -> Callable[[], dict[str, Any]]:
-    """Lose a server; the first start elsewhere fails and the second trains. Return the recovery's row with
-    times in seconds since the failure. Clock and agents are new each time."""
+    """Return a function that loses a server; the first start elsewhere fails, the second trains. It returns
+    the recovery's row with times in seconds since the failure. Each call has a new clock and new agents."""
 
     hours = itertools.count()
 
     def play() -> dict[str, Any]:
         with pytest.MonkeyPatch.context() as patch:
             time = SimulatedTime(patch)
-            time.turn(3600.0 * next(hours))  # the last course's rows are of the past
+            time.turn(3600.0 * next(hours))  # later than all rows of earlier calls
             Agent.objects.all().delete()
             for job in Job.objects.exclude(state=JobState.CANCELLED):
                 job_cancel(job=job, actor=job.owner)
@@ -408,13 +415,13 @@ def scenario(cluster: Cluster, submit: Submit) -> Callable[[], dict[str, Any]]:
     return play
 
 
-def since(found: Recovery, began: datetime) -> dict[str, Any]:
+def since(recovery: Recovery, began: datetime) -> dict[str, Any]:
     row = {
         name: value
-        for name, value in found.__dict__.items()
+        for name, value in recovery.__dict__.items()
         if not name.startswith("_") and name not in ("id", "job_id", "lost_servers", "sources")
     }
-    row["ranks"] = [(one["rank"], one["source"]) for one in found.sources]
+    row["ranks"] = [(entry["rank"], entry["source"]) for entry in recovery.sources]
     for name, value in row.items():
         if isinstance(value, datetime):
             row[name] = round((value - began).total_seconds(), 3)
@@ -453,7 +460,7 @@ def test_platform_stopped_between_any_steps_recovers_the_same(
         def carry_out(*args: Any) -> bool:
             carried_out.append(kind.__name__)
             if len(carried_out) in drop_at:
-                raise Dropped  # after which nothing of this look is kept
+                raise Dropped  # rolls back this pass's changes
             return how[kind](*args)
 
         return carry_out

@@ -1,5 +1,5 @@
-"""A rescaled job is unprotected until its new generation's first complete point, since the old one's copies
-have another layout."""
+"""A rescaled job is unprotected until its new generation's first complete point, since the previous
+generation's copies have another layout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORE_BYTES = 1_000_000
 
 
 @dataclass
-class Told:
+class ShownProtection:
     """A job's protection as shown to users and to the monitoring system."""
 
     api: str
@@ -37,7 +37,7 @@ class Told:
     metric: dict[str, int]
 
 
-def told(job: Job) -> Told:
+def shown_protection(job: Job) -> ShownProtection:
     """Return the protection as seen by the job's owner and an operator after the next pass."""
     reconcile()
     client, operator = Client(), Client()
@@ -47,7 +47,7 @@ def told(job: Job) -> Told:
     note = client.get(f"/jobs/{job.pk}/panels/recovery-points/").json()["note"]
     metrics = operator.get("/metrics").content.decode()
     counted = [line for line in metrics.splitlines() if line.startswith("punctual_protection{")]
-    return Told(
+    return ShownProtection(
         point["protection"],
         None if point["memory"] is None else point["memory"]["iteration"],
         note.partition("Protection: ")[2].partition(".")[0],
@@ -58,8 +58,11 @@ def told(job: Job) -> Told:
 def keep(
     agent: SimulatedAgent, *points: tuple[Generation, int], without: int = -1, peers: bool = True
 ) -> None:
-    """The server's store reports what it is to keep of these generations after these iterations, but nothing
-    of one rank; its own ranks' shards have their copies elsewhere, or lack them."""
+    """Report from the server's store its assigned shards of these (generation, iteration) points.
+
+    ``without``: a rank of which the store has nothing. ``peers``: whether the shards of the server's own
+    ranks have copies on other servers.
+    """
     here = agent.agent.server_id
     holdings: list[dict[str, Any]] = []
     for generation, iteration in points:
@@ -80,9 +83,9 @@ def keep(
 
 def enrol(name: str, gpus: int) -> SimulatedAgent:
     """Enrol a server with room for states."""
-    made = SimulatedAgent.enrol(name, gpus, SPEED)
-    Server.objects.filter(pk=made.agent.server_id).update(memory_store_bytes=STORE_BYTES)
-    return made
+    agent = SimulatedAgent.enrol(name, gpus, SPEED)
+    Server.objects.filter(pk=agent.agent.server_id).update(memory_store_bytes=STORE_BYTES)
+    return agent
 
 
 def test_rescaled_job_is_unprotected_until_its_first_complete_point(
@@ -94,25 +97,27 @@ def test_rescaled_job_is_unprotected_until_its_first_complete_point(
     old = job.generations.get(state=GenerationState.LIVE)
     for agent in agents:
         keep(agent, (old, 7))
-    assert told(job) == Told("full", 7, "full", {"full": 1, "degraded": 0, "none": 0})
+    assert shown_protection(job) == ShownProtection("full", 7, "full", {"full": 1, "degraded": 0, "none": 0})
 
     server_drain(server=agents[2].agent.server, actor=UserFactory.create(is_operator=True))
     go_on(time, *agents)
     new = job.generations.get(state=GenerationState.LIVE)
     assert (old.world_size, new.world_size) == (8, 4)
-    unprotected = Told("none", None, "none", {"full": 0, "degraded": 0, "none": 1})
-    assert told(job) == unprotected
-    # The old one's copies are whole and still there; no rank of the new one goes on from them by itself.
+    unprotected = ShownProtection("none", None, "none", {"full": 0, "degraded": 0, "none": 1})
+    assert shown_protection(job) == unprotected
+    # The previous generation's copies are still complete, but the new generation has another number of ranks.
     for agent in agents:
         keep(agent, (old, 7))
-    assert told(job) == unprotected
+    assert shown_protection(job) == unprotected
     for agent in agents:
         keep(agent, (old, 7), (new, 9), without=3)
-    assert told(job) == unprotected, "a point is whole or is none"
+    assert shown_protection(job) == unprotected, "an incomplete point does not count"
 
     for agent in agents:
         keep(agent, (new, 9), peers=False)
-    assert told(job) == Told("degraded", 9, "degraded", {"full": 0, "degraded": 1, "none": 0})
+    assert shown_protection(job) == ShownProtection(
+        "degraded", 9, "degraded", {"full": 0, "degraded": 1, "none": 0}
+    )
     for agent in agents:
         keep(agent, (new, 9))
-    assert told(job) == Told("full", 9, "full", {"full": 1, "degraded": 0, "none": 0})
+    assert shown_protection(job) == ShownProtection("full", 9, "full", {"full": 1, "degraded": 0, "none": 0})

@@ -12,7 +12,7 @@ from scheduling.models import Generation, Job
 from scheduling.services.generations.failure_charges import FailureCharges
 from scheduling.services.requests.jobs import job_submit, request_of
 from tests.control_plane.conftest import SPEED
-from tests.control_plane.requests.test_reserve import measured_once, with_stores
+from tests.control_plane.requests.test_reserve import measure_function, with_stores
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,7 +35,7 @@ def decided(job: Job, *agents: SimulatedAgent) -> Job:
 
 def test_copies_that_have_no_room_are_refused_or_run_with_fewer(cluster: Cluster, submit: Submit) -> None:
     agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
-    measured_once(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
+    measure_function(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
     with_stores(*agents)
     hard = decided(asking(submit(seconds=3600, iterations=100), replicas=3), *agents)
     assert (hard.state, hard.promised) == ("declined", False)
@@ -62,7 +62,7 @@ def test_copies_that_have_no_room_are_refused_or_run_with_fewer(cluster: Cluster
 
 def test_a_class_is_chosen_within_what_was_asked(cluster: Cluster, submit: Submit) -> None:
     agents = [SimulatedAgent.enrol(f"node-{number}", 4, SPEED) for number in range(3)]
-    measured_once(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
+    measure_function(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
     with_stores(*agents)
     cluster.reserve_servers = 2
     charges = FailureCharges(cluster)
@@ -78,7 +78,7 @@ def test_a_class_is_chosen_within_what_was_asked(cluster: Cluster, submit: Submi
 
 def test_requested_protection_reaches_stores_and_workers(cluster: Cluster, submit: Submit) -> None:
     agents = [SimulatedAgent.enrol(f"node-{number}", 4, SPEED) for number in range(3)]
-    measured_once(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
+    measure_function(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
     with_stores(*agents)
     job = submit("best_effort", iterations=100_000)
     other = asking(job, replicas=3, frequency=7)

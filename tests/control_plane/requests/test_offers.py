@@ -22,9 +22,9 @@ from tests.control_plane.simulated_time import SimulatedTime
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Submit = Callable[..., Job]
-#: Of the cluster of these tests.
+#: Seconds for which the tests' cluster holds an offer.
 HOLD_SECONDS = 60.0
-#: 3,400 iterations on four GPUs, with a start and with time to tell of the end.
+#: Seconds that 3,400 iterations take on four GPUs, and the most for a start and for reporting the end.
 WORK_SECONDS = 100.0
 MORE_SECONDS = 5.0
 
@@ -33,14 +33,14 @@ MORE_SECONDS = 5.0
 def declined(owned: SimulatedAgent, submit: Submit, clock: SimulatedTime) -> Job:
     """Return a job of a known function, declined on an idle cluster for its early deadline."""
     job = submit(seconds=10, iterations=3400)
-    measured(job)
+    store_known_curve(job)
     run_planner("test")
     job.refresh_from_db()
     assert job.state == JobState.DECLINED
     return job
 
 
-def measured(job: Job) -> None:
+def store_known_curve(job: Job) -> None:
     assert job.curve is not None
     ScalingCurve.objects.filter(pk=job.curve.pk).update(state=CurveState.READY, complete=True)
     for gpus, rate in {1: 10.0, 2: 19.0, 4: 34.0}.items():
@@ -62,15 +62,15 @@ def test_accepted_deadline_counts_from_the_acceptance(
 ) -> None:
     offer = Offer.objects.get(job=declined, state=OfferState.OPEN)
     assert declined.verdict is not None
-    told = declined.verdict["offer"]["deadline_seconds"]
-    assert WORK_SECONDS < told < WORK_SECONDS + MORE_SECONDS
+    offered_seconds = declined.verdict["offer"]["deadline_seconds"]
+    assert WORK_SECONDS < offered_seconds < WORK_SECONDS + MORE_SECONDS
     clock.turn(after)
     owned.report()
     accepted = job_accept_offer(job=declined, actor=declined.owner)
     assert accepted.promised
     assert accepted.deadline_at is not None
     assert accepted.deadline_at <= offer.deadline_at
-    assert WORK_SECONDS < seconds_left(accepted) <= told
+    assert WORK_SECONDS < seconds_left(accepted) <= offered_seconds
     settle(owned)
     accepted.refresh_from_db()
     assert (accepted.state, accepted.at_risk) == (JobState.RUNNING, False)
@@ -93,16 +93,16 @@ def test_offered_deadline_holds_beside_promises_made_since(
         assert not job.at_risk
 
 
-@pytest.mark.parametrize("let_go", [False, True])
+@pytest.mark.parametrize("is_declined", [False, True])
 def test_declined_offer_frees_its_held_gpus(
-    declined: Job, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime, let_go: bool
+    declined: Job, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime, is_declined: bool
 ) -> None:
-    if let_go:
+    if is_declined:
         job_decline_offer(job=declined, actor=declined.owner)
     rival = submit(seconds=WORK_SECONDS + MORE_SECONDS, iterations=3400)
     settle(owned)
     rival.refresh_from_db()
-    assert rival.promised == let_go
+    assert rival.promised == is_declined
 
 
 def test_successor_keeps_the_gradient_choices_of_the_declined_job(
@@ -139,7 +139,7 @@ def test_facts_changed_during_an_acceptance_are_checked_again(
     offer = Offer.objects.get(job=declined, state=OfferState.OPEN)
     accepted = job_accept_offer(job=declined, actor=declined.owner)
     assert asked == 2
-    assert accepted.deadline_at == offer.deadline_at, "what was free the first time is promised by now"
+    assert accepted.deadline_at == offer.deadline_at, "the GPUs found free at first were promised in between"
 
 
 def test_what_if_offers_what_could_be_promised_at_once(declined: Job, clock: SimulatedTime) -> None:

@@ -15,7 +15,7 @@ from scheduling.services.planning.planning import run_planner
 from scheduling.services.requests.accepting import job_accept_offer
 from scheduling.services.requests.jobs import request_of
 from scheduling.services.requests.what_if import job_change_deadline, job_what_if
-from tests.control_plane.requests.test_offers import measured
+from tests.control_plane.requests.test_offers import store_known_curve
 from tests.control_plane.simulated_agent import SimulatedAgent
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,19 +23,19 @@ pytestmark = pytest.mark.django_db(transaction=True)
 Submit = Callable[..., Job]
 #: 3,400 iterations take 340 seconds on one GPU and 100 on four: 0.094 and 0.111 GPU hours.
 ITERATIONS = 3400
-#: Too little for one such job, and too little for two.
+#: GPU hours that suffice for no such job, and for one.
 FOR_NONE, FOR_ONE = 0.05, 0.15
 
 
 @pytest.fixture(autouse=True)
-def known(owned: SimulatedAgent, submit: Submit) -> Job:
+def measured_job(owned: SimulatedAgent, submit: Submit) -> Job:
     """Return a job without a deadline whose function has a known speed; all other jobs use this function."""
     job = submit("best_effort", iterations=ITERATIONS)
-    measured(job)
-    return decided(job)
+    store_known_curve(job)
+    return decide(job)
 
 
-def decided(job: Job) -> Job:
+def decide(job: Job) -> Job:
     run_planner("test")
     job.refresh_from_db()
     return job
@@ -45,7 +45,7 @@ def limit(job: Job, hours: float) -> None:
     Quota.objects.update_or_create(project=job.project, defaults={"promised_gpu_hours": hours})
 
 
-def said(job: Job) -> tuple[str, str]:
+def verdict_codes(job: Job) -> tuple[str, str]:
     assert job.verdict is not None
     return job.verdict["decision"], job.verdict["reason_code"]
 
@@ -54,12 +54,12 @@ def in_seconds(seconds: float) -> datetime:
     return timezone.now() + timedelta(seconds=seconds)
 
 
-def test_a_newcomer_is_declined_beyond_the_quota(known: Job, submit: Submit) -> None:
-    limit(known, FOR_ONE)
-    first = decided(submit(seconds=900, iterations=ITERATIONS))
-    second = decided(submit(seconds=900, iterations=ITERATIONS))
+def test_a_newcomer_is_declined_beyond_the_quota(measured_job: Job, submit: Submit) -> None:
+    limit(measured_job, FOR_ONE)
+    first = decide(submit(seconds=900, iterations=ITERATIONS))
+    second = decide(submit(seconds=900, iterations=ITERATIONS))
     assert first.promised
-    assert (second.state, second.promised, said(second)) == (
+    assert (second.state, second.promised, verdict_codes(second)) == (
         JobState.DECLINED,
         False,
         ("declined", "quota"),
@@ -68,46 +68,51 @@ def test_a_newcomer_is_declined_beyond_the_quota(known: Job, submit: Submit) -> 
     assert not Offer.objects.exists(), "a later deadline would not help"
 
 
-def test_a_soft_deadline_beyond_the_quota_is_a_wish(known: Job, submit: Submit) -> None:
-    limit(known, FOR_NONE)
-    job = decided(submit("soft", seconds=900, iterations=ITERATIONS))
+def test_a_soft_deadline_beyond_the_quota_is_a_wish(measured_job: Job, submit: Submit) -> None:
+    limit(measured_job, FOR_NONE)
+    job = decide(submit("soft", seconds=900, iterations=ITERATIONS))
     assert (job.finished(), job.promised, job.promise_outcome) == (False, False, "none")
-    assert said(job) == ("admitted", "quota")
+    assert verdict_codes(job) == ("admitted", "quota")
 
 
 @pytest.mark.parametrize("seconds", [900, 10])
-def test_what_if_and_submission_give_the_same_verdict(known: Job, submit: Submit, seconds: float) -> None:
-    limit(known, FOR_NONE)
-    job = decided(submit(seconds=seconds, iterations=ITERATIONS))
-    asked = job_what_if(project=job.project, request=request_of(job))
-    assert (asked.decision, asked.reason_code) == said(job)
-    assert (asked.offer, (job.verdict or {})["offer"]) == (None, None)
+def test_what_if_and_submission_give_the_same_verdict(
+    measured_job: Job, submit: Submit, seconds: float
+) -> None:
+    limit(measured_job, FOR_NONE)
+    job = decide(submit(seconds=seconds, iterations=ITERATIONS))
+    verdict = job_what_if(project=job.project, request=request_of(job))
+    assert (verdict.decision, verdict.reason_code) == verdict_codes(job)
+    assert (verdict.offer, (job.verdict or {})["offer"]) == (None, None)
 
 
-def test_another_class_is_asked_for_within_the_quota(known: Job) -> None:
-    limit(known, FOR_NONE)
+def test_a_change_of_class_needs_room_in_the_quota(measured_job: Job) -> None:
+    limit(measured_job, FOR_NONE)
 
-    def asked() -> tuple[Job, str, bool]:
+    def change_class() -> tuple[Job, str, bool]:
         job, answer, changed = job_change_deadline(
-            job=known, actor=known.owner, deadline_at=in_seconds(900), service_class=ServiceClass.SLO
+            job=measured_job,
+            actor=measured_job.owner,
+            deadline_at=in_seconds(900),
+            service_class=ServiceClass.SLO,
         )
         return job, answer.reason_code, changed
 
-    job, code, changed = asked()
+    job, code, changed = change_class()
     assert (code, changed, job.promised, job.service_class) == ("quota", False, False, "best_effort")
-    limit(known, FOR_ONE)
-    job, code, changed = asked()
+    limit(measured_job, FOR_ONE)
+    job, code, changed = change_class()
     assert (code, changed, job.promised, job.service_class) == ("fits", True, True, "slo")
-    assert said(job) == ("admitted", "fits"), "its page tells what holds now"
+    assert verdict_codes(job) == ("admitted", "fits"), "the stored verdict is the present one"
     assert (job.verdict or {})["minimum_satisfactory_share"]
 
 
-def test_deadline_change_replaces_the_own_promise_in_the_quota(known: Job, submit: Submit) -> None:
-    limit(known, FOR_ONE)
-    job = decided(submit(seconds=900, iterations=ITERATIONS))
+def test_deadline_change_replaces_the_own_promise_in_the_quota(measured_job: Job, submit: Submit) -> None:
+    limit(measured_job, FOR_ONE)
+    job = decide(submit(seconds=900, iterations=ITERATIONS))
     tighter, _, changed = job_change_deadline(job=job, actor=job.owner, deadline_at=in_seconds(200))
     assert (changed, tighter.promised) == (True, True)
-    limit(known, FOR_NONE)
+    limit(measured_job, FOR_NONE)
     again, answer, changed = job_change_deadline(job=job, actor=job.owner, deadline_at=in_seconds(150))
     assert (answer.reason_code, changed, again.promised) == ("quota", False, True), "the old promise holds"
     later, answer, changed = job_change_deadline(job=job, actor=job.owner, deadline_at=in_seconds(800))
@@ -118,27 +123,27 @@ def test_deadline_change_replaces_the_own_promise_in_the_quota(known: Job, submi
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["at once", "after others"])
 def test_an_offer_is_made_within_the_quota(
-    known: Job, submit: Submit, awaited: bool, monkeypatch: pytest.MonkeyPatch
+    measured_job: Job, submit: Submit, awaited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if awaited:
         monkeypatch.setattr("scheduling.services.planning.planning.find_offers", lambda *_: {})
-    limit(known, FOR_NONE)
-    job = decided(submit(seconds=10, iterations=ITERATIONS))
+    limit(measured_job, FOR_NONE)
+    job = decide(submit(seconds=10, iterations=ITERATIONS))
     if awaited:
         Job.objects.filter(pk=job.pk).update(awaits_offer=True)
-        decided(job)
+        decide(job)
     assert (job.state, job.awaits_offer) == (JobState.DECLINED, False)
     assert not Offer.objects.exists()
     assert JobEvent.objects.filter(job=job, kind="no_offer").exists()
-    limit(known, FOR_ONE)
+    limit(measured_job, FOR_ONE)
     Job.objects.filter(pk=job.pk).update(awaits_offer=True)
-    assert (decided(job).verdict or {})["offer"] is not None
+    assert (decide(job).verdict or {})["offer"] is not None
 
 
-def test_an_open_offer_holds_its_hours_until_it_is_accepted(known: Job, submit: Submit) -> None:
-    limit(known, FOR_ONE)
-    job = decided(submit(seconds=10, iterations=ITERATIONS))
+def test_an_open_offer_holds_its_hours_until_it_is_accepted(measured_job: Job, submit: Submit) -> None:
+    limit(measured_job, FOR_ONE)
+    job = decide(submit(seconds=10, iterations=ITERATIONS))
     assert Offer.objects.get(job=job).state == OfferState.OPEN
-    rival = decided(submit(seconds=900, iterations=ITERATIONS))
-    assert said(rival) == ("declined", "quota")
+    rival = decide(submit(seconds=900, iterations=ITERATIONS))
+    assert verdict_codes(rival) == ("declined", "quota")
     assert job_accept_offer(job=job, actor=job.owner).promised

@@ -29,7 +29,7 @@ RECONCILED_EVERY_SECONDS = 2.0  # as by the clock of the platform
 
 
 class Never(random.Random):
-    """Always returns 0.5: unlikely events never happen, and likely ones always do."""
+    """Always returns 0.5: unlikely events never happen, likely events always do."""
 
     def random(self) -> float:
         return 0.5
@@ -37,12 +37,11 @@ class Never(random.Random):
 
 @dataclass
 class SteadyAgent(RandomAgent):
-    """Trains a step a second and stores states at the required rate; once lost, it never reports again."""
+    """Trains a step a second and stores states at the required rate; once ``lost``, never reports again."""
 
     lost: bool = False
     since_stored: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    #: Iterations at which states were handed over, by job and generation: what passes between the agents
-    #: without the platform.
+    #: Iterations at which states were handed over, by job and generation. Agents exchange them directly.
     handed_over: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def second(self, at: float) -> None:
@@ -50,8 +49,10 @@ class SteadyAgent(RandomAgent):
             super().second(at)
 
     def obey(self) -> None:
-        told = Server.objects.values_list("desired_version", flat=True).get(pk=self.agent.server_id)
-        if told != self.desired_version:
+        current_version = Server.objects.values_list("desired_version", flat=True).get(
+            pk=self.agent.server_id
+        )
+        if current_version != self.desired_version:
             super().obey()
             return
         for worker in self.workers.values():
@@ -62,7 +63,7 @@ class SteadyAgent(RandomAgent):
         if start.get("from") == "handover" and worker.entry["goal"] == "train" and worker.phase == "ready":
             donor = (job, start["generation"])
             if donor not in self.handed_over:
-                return  # it waits for the state, and begins without it at no time
+                return  # wait for the state
             worker.entry = {**worker.entry, "start": {**start, "iteration": self.handed_over[donor]}}
         before = worker.phase
         super()._follow(worker)
@@ -87,13 +88,13 @@ class SteadyAgent(RandomAgent):
 
 @dataclass
 class Days:
-    """The cluster's life in steps of a second."""
+    """Runs the cluster in steps of a second."""
 
     time: SimulatedTime
     agents: list[SteadyAgent]
     at: float = 0.0
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], description: str) -> None:
         for _ in range(LONGEST_SECONDS):
             if condition():
                 return
@@ -105,7 +106,7 @@ class Days:
             if self.at % RECONCILED_EVERY_SECONDS == 0.0:
                 reconcile()
             run_planner("test")
-        pytest.fail(f"waited {LONGEST_SECONDS} s in vain for: {what}")
+        pytest.fail(f"waited {LONGEST_SECONDS} s in vain for: {description}")
 
     def lose_server_of(self, job: Job) -> None:
         """Lose the server of rank 0 of the job's present generation."""
@@ -141,7 +142,7 @@ def days(cluster: Cluster, clock: SimulatedTime) -> Days:
     return Days(clock, agents)
 
 
-def promised_without_time_to_spare(submit: Submit, iterations: int) -> Job:
+def promised_at_the_earliest_deadline(submit: Submit, iterations: int) -> Job:
     """Return a job promised at the earliest deadline that the platform offers."""
     declined = submit(seconds=5, iterations=iterations)
     assert declined.curve is not None
@@ -163,15 +164,15 @@ def assert_met(days: Days, *jobs: Job) -> None:
     def finished() -> bool:
         return all(Job.objects.get(pk=job.pk).finished() for job in jobs)
 
-    days.until(finished, "everybody is done")
+    days.until(finished, "all jobs have ended")
     for job in jobs:
         job.refresh_from_db()
         assert (job.state, job.promise_outcome) == (JobState.COMPLETED, PromiseOutcome.MET)
 
 
 def test_a_server_lost_just_before_a_checkpoint_breaks_no_promise(days: Days, submit: Submit) -> None:
-    # Long enough that a minute passes without a checkpoint even where it grows, and so stores, meanwhile.
-    job = promised_without_time_to_spare(submit, iterations=60 * 140)
+    # Long enough that a minute passes without a checkpoint even if growth, which also stores, comes between.
+    job = promised_at_the_earliest_deadline(submit, iterations=60 * 140)
     days.until(lambda: trains(job), "it trains")
     days.until(
         lambda: any(59 <= seconds < 60 for agent in days.agents for seconds in agent.since_stored.values()),
@@ -183,9 +184,9 @@ def test_a_server_lost_just_before_a_checkpoint_breaks_no_promise(days: Days, su
 
 
 def test_a_server_lost_in_a_hand_over_breaks_no_promise(days: Days, submit: Submit) -> None:
-    first = promised_without_time_to_spare(submit, iterations=60 * 30)
+    first = promised_at_the_earliest_deadline(submit, iterations=60 * 30)
     days.until(lambda: trains(first), "it trains")
-    second = promised_without_time_to_spare(submit, iterations=60 * 10)
+    second = promised_at_the_earliest_deadline(submit, iterations=60 * 10)
     in_hand_over = Generation.objects.filter(
         job=first, state=GenerationState.HANDOVER, start__contains={"from": "handover"}
     )

@@ -21,7 +21,7 @@ from tests.control_plane.simulated_time import SimulatedTime
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: A thousand seconds on the four GPUs.
+#: They take a thousand seconds on four GPUs.
 ITERATIONS = 34_000
 
 
@@ -37,7 +37,7 @@ def promised(owned: SimulatedAgent, submit: Callable[..., Job], clock: Simulated
     return job
 
 
-def says(agent: SimulatedAgent, job: Job, iteration: int) -> None:
+def report_iteration(agent: SimulatedAgent, job: Job, iteration: int) -> None:
     """Report this iteration from the job's code."""
     generation = job.generations.get(state=GenerationState.LIVE).number
     item: dict[str, Any] = {
@@ -50,20 +50,20 @@ def says(agent: SimulatedAgent, job: Job, iteration: int) -> None:
         "age_seconds": 0.0,
     }
     assert agent.report(metrics=[item]).refused == []
-    assert Job.objects.get(pk=job.pk).iterations_done == iteration, "people are told what was reported"
+    assert Job.objects.get(pk=job.pk).iterations_done == iteration, "users see the reported iteration"
 
 
-def seen(job: Job) -> JobSnapshot:
+def planned_row(job: Job) -> JobSnapshot:
     """Return the job's row in the planner's snapshot."""
     snapshot = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot
-    return next(each for each in snapshot.jobs if each.id == job.pk)
+    return next(item for item in snapshot.jobs if item.id == job.pk)
 
 
 def test_implausible_progress_frees_no_gpus_for_newcomers(
     owned: SimulatedAgent, submit: Callable[..., Job], promised: Job, clock: SimulatedTime
 ) -> None:
-    says(owned, promised, ITERATIONS - 1)
-    assert seen(promised).remaining_iterations > 0.9 * ITERATIONS
+    report_iteration(owned, promised, ITERATIONS - 1)
+    assert planned_row(promised).remaining_iterations > 0.9 * ITERATIONS
     newcomer = submit("slo", seconds=300.0, iterations=34 * 200)
     run_planner("test")
     newcomer.refresh_from_db()
@@ -71,29 +71,29 @@ def test_implausible_progress_frees_no_gpus_for_newcomers(
 
 
 def test_implausible_start_iteration_is_not_believed(owned: SimulatedAgent, promised: Job) -> None:
-    says(owned, promised, ITERATIONS - 1)
+    report_iteration(owned, promised, ITERATIONS - 1)
     Generation.objects.filter(job=promised, state=GenerationState.LIVE).update(
         start_iteration=ITERATIONS - 1, live_at=timezone.now()
     )
-    assert seen(promised).remaining_iterations > 0.9 * ITERATIONS
+    assert planned_row(promised).remaining_iterations > 0.9 * ITERATIONS
 
 
 @pytest.mark.parametrize("faster", [pytest.param(1.0, marks=pytest.mark.slow), 1.2])
 def test_progress_at_or_slightly_above_measured_speed_is_believed(
     owned: SimulatedAgent, promised: Job, clock: SimulatedTime, faster: float
 ) -> None:
-    gpus = seen(promised).gpus_now
+    gpus = planned_row(promised).gpus_now
     for _ in range(100):
         clock.turn(1.0)
         owned.report()
     done = int(100 * SPEED[gpus] * faster)
-    says(owned, promised, done)
+    report_iteration(owned, promised, done)
     assert faster < FASTER
-    assert seen(promised).remaining_iterations == pytest.approx(ITERATIONS - done, abs=UNCOUNTED)
+    assert planned_row(promised).remaining_iterations == pytest.approx(ITERATIONS - done, abs=UNCOUNTED)
 
 
 def test_unpromised_job_progress_is_believed(owned: SimulatedAgent, submit: Callable[..., Job]) -> None:
     job = submit("best_effort", iterations=ITERATIONS)
     settle(owned)
-    says(owned, job, ITERATIONS - 1)
-    assert seen(job).remaining_iterations == 1.0
+    report_iteration(owned, job, ITERATIONS - 1)
+    assert planned_row(job).remaining_iterations == 1.0

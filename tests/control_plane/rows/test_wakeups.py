@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def sent_topics(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Return the topics of the messages that reach the broker."""
     topics: list[str] = []
 
@@ -29,25 +29,25 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     planner_begins()
 
 
-def test_a_burst_wakes_the_planner_once_until_it_begins(sent: list[str]) -> None:
+def test_a_burst_wakes_the_planner_once_until_it_begins(sent_topics: list[str]) -> None:
     for _ in range(50):
         wake("plan", trigger="submitted")
-    assert sent == ["plan"]
+    assert sent_topics == ["plan"]
     planner_begins()
     wake("plan", trigger="submitted")
-    assert sent == ["plan", "plan"], "what is committed after it began may not be seen by its pass"
+    assert sent_topics == ["plan", "plan"], "a running pass may miss rows committed after it began"
 
 
-def test_rolled_back_transaction_wakes_no_planner(sent: list[str]) -> None:
+def test_rolled_back_transaction_wakes_no_planner(sent_topics: list[str]) -> None:
     with transaction.atomic():
         wake("plan", trigger="submitted")
         transaction.set_rollback(True)
-    assert sent == []
+    assert sent_topics == []
     wake("plan", trigger="submitted")
-    assert sent == ["plan"], "the one that was rolled back holds nobody back"
+    assert sent_topics == ["plan"], "a rolled-back wake-up does not suppress later ones"
 
 
-def test_without_redis_nothing_fails(sent: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_nothing_fails(sent_topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The planner also polls every second."""
 
     class Away:
@@ -58,4 +58,4 @@ def test_without_redis_nothing_fails(sent: list[str], monkeypatch: pytest.Monkey
         gone.setattr(wakeups, "redis_client", Away)
         wake("plan", trigger="submitted")
         planner_begins()
-    assert sent == []
+    assert sent_topics == []

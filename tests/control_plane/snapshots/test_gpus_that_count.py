@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def every_server(cluster: Cluster) -> list[Server]:
-    """Return a server in each possible state, with a healthy GPU and a broken one."""
+    """Return a server in each possible state, each with a healthy and a broken GPU."""
     lender = InferenceClusterFactory.create(cluster=cluster)
     servers = []
     for state, drain, lending in product(ServerState, DrainState, LendingState):
@@ -54,27 +54,27 @@ def test_usable_gpus_are_the_healthy_ones_of_usable_servers(every_server: list[S
 def test_own_borrowed_and_training_gpus_are_distinguished(
     cluster: Cluster, every_server: list[Server]
 ) -> None:
-    def of(held: list[Server]) -> set[int]:
-        return {gpu.pk for server in held for gpu in server.gpus.all()}
+    def of(servers: list[Server]) -> set[int]:
+        return {gpu.pk for server in servers for gpu in server.gpus.all()}
 
-    known = [server for server in every_server if server.state != ServerState.REMOVED]
+    present = [server for server in every_server if server.state != ServerState.REMOVED]
     assert set(Gpu.objects.own(cluster).values_list("pk", flat=True)) == of(
         [server for server in every_server if server.inference_cluster_id is None]
     )
     assert set(Gpu.objects.on_loan(cluster).values_list("pk", flat=True)) == of(
-        [server for server in known if server.on_loan]
+        [server for server in present if server.on_loan]
     )
     assert set(Gpu.objects.for_training().values_list("pk", flat=True)) == of(
-        [server for server in known if server.whitelist == Whitelist.TRAINING]
+        [server for server in present if server.whitelist == Whitelist.TRAINING]
     )
-    assert set(Server.objects.known()) == set(known)
+    assert set(Server.objects.known()) == set(present)
     kind = Gpu.objects.earliest("pk").kind
     assert set(Gpu.objects.measurable(cluster, kind).values_list("pk", flat=True)) == of(
-        [server for server in known if server.inference_cluster_id is None]
-    ), "what is measured on borrowed servers of the cluster's own kind proves nothing"
+        [server for server in present if server.inference_cluster_id is None]
+    ), "borrowed servers of the cluster's own kind are not measured"
     Gpu.objects.filter(server__inference_cluster__isnull=False).update(kind="lent alone")
     assert set(Gpu.objects.measurable(cluster, "lent alone").values_list("pk", flat=True)) == of(
-        [server for server in known if server.on_loan]
+        [server for server in present if server.on_loan]
     )
 
 

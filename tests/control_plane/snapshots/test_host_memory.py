@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 Submit = Callable[..., Job]
 GIB = 1024**3
-#: What a worker takes on so many GPUs.
+#: Bytes of host memory that a worker takes, by number of GPUs.
 TAKES = {1: 6 * GIB, 2: 4 * GIB, 4: 3 * GIB}
 
 
@@ -54,16 +54,16 @@ def test_worker_memory_is_measured_reserved_and_shown(cluster: Cluster, submit: 
     assert [level["reserved_memory_bytes"] for level in shown] == [
         levels[gpus].reserved_memory_bytes for gpus in sorted(TAKES)
     ]
-    told = JobEvent.objects.filter(job=job, kind="profiled").first()
-    assert told is not None
-    assert "6 GiB of host memory" in told.message
+    profiled = JobEvent.objects.filter(job=job, kind="profiled").first()
+    assert profiled is not None
+    assert "6 GiB of host memory" in profiled.message
     client.force_login(job.owner)
     assert "reserved for each worker" in client.get(f"/jobs/{job.pk}/").content.decode()
     assert "of host memory for the workers here" in client.get("/servers/").content.decode()
 
 
-def test_a_level_that_the_smallest_server_does_not_hold_is_none(cluster: Cluster, submit: Submit) -> None:
-    """It is measured on the larger server; the other has five GiB per worker."""
+def test_a_level_too_large_for_the_smallest_server_is_unused(cluster: Cluster, submit: Submit) -> None:
+    """One GPU is measured on the larger server with 6 GiB; the smaller server has 5 GiB per worker."""
     large = server("large", 64)
     settle(large)
     job = submit("best_effort", iterations=10**6)
@@ -72,8 +72,10 @@ def test_a_level_that_the_smallest_server_does_not_hold_is_none(cluster: Cluster
     small.memory = TAKES
     others = [submit("best_effort", iterations=10**6) for _ in range(3)]
     settle(large, small)
-    held = Assignment.objects.filter(state=AssignmentState.HELD).values_list("job", "gpu__server__name")
-    by_job = {one.pk: sum(1 for job_id, _ in held if job_id == one.pk) for one in (job, *others)}
+    assignments = Assignment.objects.filter(state=AssignmentState.HELD).values_list(
+        "job", "gpu__server__name"
+    )
+    by_job = {item.pk: sum(1 for job_id, _ in assignments if job_id == item.pk) for item in (job, *others)}
     assert sum(by_job.values()) == 8, "both servers are used"
     assert 1 not in by_job.values()
 
@@ -92,14 +94,14 @@ def test_a_job_that_no_server_can_hold_is_declined_with_the_figure(cluster: Clus
     assert "3.3 GiB of host memory" in job.verdict["reason"]
 
 
-def test_servers_below_the_least_share_of_the_cluster_are_left_out(cluster: Cluster, submit: Submit) -> None:
+def test_servers_with_too_little_memory_per_worker_are_unused(cluster: Cluster, submit: Submit) -> None:
     cluster.worker_memory_bytes = 8 * GIB
     cluster.save()
     large, small = server("large", 64), server("small", 20)
     job = submit("best_effort", iterations=10**6)
     settle(large, small)
-    held = Assignment.objects.filter(job=job, state=AssignmentState.HELD)
-    assert set(held.values_list("gpu__server__name", flat=True)) == {"large"}
+    assignments = Assignment.objects.filter(job=job, state=AssignmentState.HELD)
+    assert set(assignments.values_list("gpu__server__name", flat=True)) == {"large"}
 
 
 def report_memory(node: SimulatedAgent, job: Job, size_bytes: int, iteration: int) -> None:
@@ -121,18 +123,18 @@ def test_growing_memory_use_raises_the_reservation_up_to_its_share(cluster: Clus
     level.refresh_from_db()
     assert level.host_memory_bytes == int(3.4 * GIB)
     assert level.reserved_memory_bytes == pytest.approx(3.74 * GIB, rel=1e-3)
-    told = JobEvent.objects.get(job=job, kind="memory_raised")
-    assert "3.4 GiB of host memory on 4 GPUs, more than was measured" in told.message
+    raised = JobEvent.objects.get(job=job, kind="memory_raised")
+    assert "3.4 GiB of host memory on 4 GPUs, more than was measured" in raised.message
     report_memory(node, job, 40 * GIB, 8)
     refine_curves()
     level.refresh_from_db()
-    assert level.reserved_memory_bytes == 4 * GIB, "no more than every server has for each GPU"
+    assert level.reserved_memory_bytes == 4 * GIB, "the share that every server has for each GPU"
     settle(node)
     job.refresh_from_db()
     assert (job.promised, job.at_risk) == (True, False)
 
 
-def test_less_than_before_lowers_nothing(cluster: Cluster, submit: Submit) -> None:
+def test_lower_memory_use_lowers_no_reservation(cluster: Cluster, submit: Submit) -> None:
     node = server("node-1", 16)
     job = submit(seconds=3000, iterations=10_000)
     settle(node)
@@ -144,7 +146,7 @@ def test_less_than_before_lowers_nothing(cluster: Cluster, submit: Submit) -> No
 
 
 def test_worker_memory_limit_of_the_agent_counts(cluster: Cluster, submit: Submit) -> None:
-    """The host has 16 GiB per worker, but its agent ends a worker that takes more than two."""
+    """The host has 16 GiB per worker, but its agent ends a worker that takes more than 2 GiB."""
     node = server("node-1", 64, worker_memory_bytes=2 * GIB)
     job = submit(seconds=600)
     settle(node)
@@ -153,13 +155,12 @@ def test_worker_memory_limit_of_the_agent_counts(cluster: Cluster, submit: Submi
     assert (job.state, job.verdict["reason_code"]) == (JobState.DECLINED, "no_levels")
 
 
-def test_workers_share_what_the_store_for_copies_of_states_leaves(cluster: Cluster, submit: Submit) -> None:
-    """Four workers of 3.3 GiB fit into 16 GiB, and not beside a store that may take 4 GiB of them: two jobs
-    and their copies would be put where they do not fit together."""
+def test_workers_share_the_memory_that_the_store_leaves(cluster: Cluster, submit: Submit) -> None:
+    """Four workers of 3.3 GiB fit into 16 GiB, but not beside a store that may take 4 GiB of it."""
     node = server("node-1", 16)
-    known = submit("best_effort", iterations=10)
+    measured_job = submit("best_effort", iterations=10)
     settle(node)
-    node.complete(known.pk)
+    node.complete(measured_job.pk)
     node.report()
     settle(node)
     (before,) = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.servers
@@ -180,8 +181,8 @@ def test_workers_share_what_the_store_for_copies_of_states_leaves(cluster: Clust
     assert "more than every server has for each GPU" in job.verdict["reason"]
 
 
-def test_a_store_that_takes_all_leaves_workers_nothing() -> None:
+def test_a_store_as_large_as_the_host_leaves_workers_nothing() -> None:
     host = Server(memory_bytes=8 * GIB, memory_store_bytes=8 * GIB, worker_memory_bytes=GIB)
     assert memory_of_worker(host, 4) == 0.0
-    assert memory_of_worker(Server(worker_memory_bytes=GIB), 4) == GIB, "nobody said what the host has"
+    assert memory_of_worker(Server(worker_memory_bytes=GIB), 4) == GIB, "the host's memory is unknown"
     assert memory_of_worker(Server(), 4) == float("inf")

@@ -47,36 +47,36 @@ def nodes(cluster: Cluster) -> Nodes:
     )
 
 
-def seen(job: Job) -> Job:
+def reloaded(job: Job) -> Job:
     return Job.objects.select_related("curve").get(pk=job.pk)
 
 
 def kind(job: Job) -> str:
-    found = seen(job)
-    assert found.curve is not None
-    return found.curve.gpu_kind
+    current = reloaded(job)
+    assert current.curve is not None
+    return current.curve.gpu_kind
 
 
 def test_job_refused_on_the_most_numerous_kind_is_tried_on_the_next(
     nodes: Nodes, submit: Submit, clock: SimulatedTime
 ) -> None:
-    # 34 iterations a second at most on the one, 57 on the other.
+    # At most 34 iterations a second on T4s, 57 on A100s.
     job = submit(seconds=100, iterations=4000)
     assert kind(job) == "emulated-t4"
     settle_through_slots(*nodes)
-    found = seen(job)
-    assert found.promised
+    current = reloaded(job)
+    assert current.promised
     assert kind(job) == "emulated-a100"
-    assert set(found.assignments.filter(state="held").values_list("gpu__kind", flat=True)) == {
+    assert set(current.assignments.filter(state="held").values_list("gpu__kind", flat=True)) == {
         "emulated-a100"
     }
-    assert list(found.refused_kinds) == ["emulated-t4"]
+    assert list(current.refused_kinds) == ["emulated-t4"]
     for row in Decision.objects.filter(snapshot__isnull=False):
         replayed = replay(bytes(row.snapshot or b""), policy=row.policy, kind=row.kind)
         assert differences(row.summary, replayed) == [], "what the policy said is what is kept"
-    asked = found.events.get(kind="asked_elsewhere")
-    assert "emulated-t4 GPUs cannot take it" in asked.message
-    assert "asked for on emulated-a100 GPUs now" in asked.message
+    moved_event = current.events.get(kind="asked_elsewhere")
+    assert "emulated-t4 GPUs cannot take it" in moved_event.message
+    assert "asked for on emulated-a100 GPUs now" in moved_event.message
 
 
 def test_refusal_names_all_kinds_and_offers_the_earliest_deadline(
@@ -84,22 +84,22 @@ def test_refusal_names_all_kinds_and_offers_the_earliest_deadline(
 ) -> None:
     job = submit(seconds=100, iterations=60_000)
     settle_through_slots(*nodes)
-    found = seen(job)
-    assert found.state == JobState.DECLINED
-    assert found.verdict is not None
+    current = reloaded(job)
+    assert current.state == JobState.DECLINED
+    assert current.verdict is not None
     declining = Decision.objects.filter(summary__verdicts__contains=[{"job": job.pk, "final": True}]).get()
     replayed = replay(bytes(declining.snapshot or b""), policy=declining.policy, kind=declining.kind)
     assert differences(declining.summary, replayed) == [], "its reason there is that of one kind"
-    reason = found.verdict["reason"]
+    reason = current.verdict["reason"]
     assert reason.startswith("on emulated-t4 GPUs: ")
     assert "; on emulated-a100 GPUs: " in reason
     offer = Offer.objects.get(job=job, state=OfferState.OPEN)
-    # 60,000 iterations take 30 minutes on the one kind, 18 minutes on the other.
+    # 60,000 iterations take 30 minutes on T4s, 18 minutes on A100s.
     assert offer.deadline_at < timezone.now() + timedelta(minutes=25)
-    accepted = job_accept_offer(job=found, actor=found.owner)
+    accepted = job_accept_offer(job=current, actor=current.owner)
     assert kind(accepted) == "emulated-a100"
     settle_through_slots(*nodes)
-    assert seen(accepted).state == JobState.RUNNING
+    assert reloaded(accepted).state == JobState.RUNNING
 
 
 def test_best_effort_goes_where_fewest_jobs_share_a_gpu(
@@ -109,7 +109,7 @@ def test_best_effort_goes_where_fewest_jobs_share_a_gpu(
     second = submit("best_effort", iterations=10**6)
     assert (kind(first), kind(second)) == ("emulated-t4", "emulated-a100")
     settle_through_slots(*nodes)
-    assert {seen(first).state, seen(second).state} == {JobState.RUNNING}
+    assert {reloaded(first).state, reloaded(second).state} == {JobState.RUNNING}
 
 
 #: Service class, seconds to the deadline, iterations; submitted in this order, a moment after each other.
@@ -130,11 +130,11 @@ def test_jobs_are_spread_over_the_kinds_live_as_in_a_simulation(
     for service_class, seconds, iterations in ASKED:
         jobs.append(submit(service_class, seconds=seconds, iterations=iterations))
         settle_through_slots(*nodes)
-    decided = [seen(job) for job in jobs]
+    decided = [reloaded(job) for job in jobs]
     live = ["" if job.state == JobState.DECLINED else kind(job) for job in decided]
-    # Four GPUs of one kind and two of the other share work without a deadline as two to one. What has one is
-    # asked for where most are, and elsewhere if it finds no room there: 4,000 iterations in 100 s do not fit
-    # them, nor a million anywhere.
+    # Jobs without a deadline are spread over four T4s and two A100s as two to one. Jobs with a deadline are
+    # tried on the T4s first, since there are more, then on the A100s: 4,000 iterations in 100 s do not fit
+    # the T4s, and a million iterations fit neither.
     few, many = "emulated-a100", "emulated-t4"
     assert live == [many, few, many, many, few, "", many]
 
@@ -146,7 +146,7 @@ def test_jobs_are_spread_over_the_kinds_live_as_in_a_simulation(
         )
         for number, (service_class, seconds, iterations) in enumerate(ASKED)
     ]  # fmt: skip
-    # The order of the pools means nothing.
+    # The order of the pools does not matter.
     pools = (PoolSize(few, 1, 2), PoolSize(many, 1, 4))
     simulated = Simulation(workload(requests), replace(settings(policy="punctual"), pools=pools)).run()
     assert list(simulated.jobs.pool) == live
@@ -173,10 +173,10 @@ def test_function_that_does_not_fit_on_one_kind_is_tried_on_the_next(
     )
     job = submit(seconds=300, iterations=1000)
     settle_through_slots(*nodes, rounds=14)
-    found = seen(job)
-    assert found.promised
+    current = reloaded(job)
+    assert current.promised
     assert kind(job) == "emulated-a100"
-    assert "could not be measured" in found.refused_kinds["emulated-t4"]["reason"]
+    assert "could not be measured" in current.refused_kinds["emulated-t4"]["reason"]
 
 
 def test_what_if_tries_all_kinds_and_offers_the_earliest_deadline(
@@ -184,7 +184,7 @@ def test_what_if_tries_all_kinds_and_offers_the_earliest_deadline(
 ) -> None:
     job = submit(seconds=100, iterations=4000)
 
-    def asked(iterations: int) -> dict[str, object]:
+    def ask_what_if(iterations: int) -> dict[str, object]:
         return job_what_if(
             project=job.project,
             request=JobRequest(
@@ -197,7 +197,7 @@ def test_what_if_tries_all_kinds_and_offers_the_earliest_deadline(
             ),
         ).as_json()
 
-    assert asked(4000)["needs_profiling"] is True
+    assert ask_what_if(4000)["needs_profiling"] is True
     settle_through_slots(*nodes)
     nodes[1].complete(job.pk)
     nodes[1].report()
@@ -205,9 +205,9 @@ def test_what_if_tries_all_kinds_and_offers_the_earliest_deadline(
     assert set(ScalingCurve.objects.values_list("gpu_kind", "state")) == {
         ("emulated-t4", CurveState.READY), ("emulated-a100", CurveState.READY)
     }  # fmt: skip
-    assert asked(1000)["decision"] == "admitted"
-    assert asked(4000)["decision"] == "admitted", "by the second kind"
-    refused = asked(60_000)
+    assert ask_what_if(1000)["decision"] == "admitted"
+    assert ask_what_if(4000)["decision"] == "admitted", "by the second kind"
+    refused = ask_what_if(60_000)
     assert refused["decision"] == "declined"
     assert "on emulated-t4 GPUs: " in str(refused["reason"])
     offer = refused["offer"]
