@@ -12,7 +12,7 @@ from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
 from scheduling.core.lyra.tick import Division, TwoPhase, divide
 
 Places = Mapping[int, tuple[int, int]]
-"""By server: base and flexible workers there."""
+"""Base and flexible workers by server."""
 
 
 def linear(least: int, most: int, per_worker: float = 1.0) -> dict[int, float]:
@@ -47,13 +47,13 @@ def inelastic(
 
 
 def fleet_of(owned: Sequence[int], lent: Sequence[int] = ()) -> Fleet:
-    """Servers by number of GPUs, owned ones first."""
+    """Return a fleet of servers with these numbers of GPUs, first the owned servers, then those on loan."""
     gpus = np.array([*owned, *lent], dtype=np.int64)
     return Fleet(gpus, np.arange(gpus.size) >= len(owned), np.full(gpus.size, NO_ROLE))
 
 
 def speeds_of(rates: Sequence[Mapping[int, float]]) -> Speeds:
-    """Rates of all jobs on one kind."""
+    """Return the rates of all jobs on one kind of GPU."""
     offsets = np.concatenate(([0], np.cumsum([len(listed) for listed in rates]))).astype(np.int64)
     workers = np.array([number for listed in rates for number in listed], dtype=np.int64)
     return Speeds(
@@ -62,7 +62,7 @@ def speeds_of(rates: Sequence[Mapping[int, float]]) -> Speeds:
 
 
 def demands_for(jobs: Sequence[Job]) -> Demands:
-    """The jobs' demands."""
+    """Return the demands of the jobs."""
     return demands_of(
         [job.gpus for job in jobs],
         [job.remaining for job in jobs],
@@ -77,9 +77,13 @@ def demands_for(jobs: Sequence[Job]) -> Demands:
 
 def map_of(places: Sequence[Places]) -> WorkerMap:
     """Return the places of all workers."""
-    entries = [(server, *numbers) for held in places for server, numbers in held.items()]
+    entries = [
+        (server, *numbers) for workers_by_server in places for server, numbers in workers_by_server.items()
+    ]
     table = np.array(entries, dtype=np.int64).reshape(-1, 3)
-    offsets = np.concatenate(([0], np.cumsum([len(held) for held in places]))).astype(np.int64)
+    offsets = np.concatenate(
+        ([0], np.cumsum([len(workers_by_server) for workers_by_server in places]))
+    ).astype(np.int64)
     return WorkerMap(offsets, *(np.ascontiguousarray(column) for column in table.T))
 
 
@@ -92,9 +96,9 @@ def places_in(workers: WorkerMap, job: int) -> dict[int, tuple[int, int]]:
 
 
 def total_of(workers: WorkerMap, job: int) -> tuple[int, int]:
-    """One job's base and flexible workers."""
-    held = places_in(workers, job).values()
-    return sum(base for base, _ in held), sum(flexible for _, flexible in held)
+    """Return the numbers of a job's base and flexible workers."""
+    counts = places_in(workers, job).values()
+    return sum(base for base, _ in counts), sum(flexible for _, flexible in counts)
 
 
 def division_of(fleet: Fleet, jobs: Sequence[Job], options: TwoPhase | None = None) -> Division:

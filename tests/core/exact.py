@@ -3,10 +3,10 @@ deadline.
 
 A job's choices are paths through slots: in each slot it holds one of its levels or nothing, a change of level
 costs its pause, GPUs are kept to the end of the slot in which the final weights are stored, and a deadline
-may lie inside a slot. One 0/1 program asks for a path per job such that no slot takes more GPUs than there
-are. Placement is left out: on powers of two aligned blocks can always be found, at the price of moves that
-are not charged here. So what is infeasible here is infeasible for certain. The program is solved by HiGHS on
-one thread within a limit on nodes, never on seconds.
+may lie inside a slot. A 0/1 program finds a path per job such that no slot needs more GPUs than exist.
+Placement is ignored: sizes that are powers of two always fit into aligned blocks, at the price of moves that
+are not charged here. Infeasible here therefore means infeasible for the core. HiGHS solves the program on one
+thread within a limit on nodes, not on seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scheduling.core.problem.problem import Problem
 from scheduling.core.question.snapshot import JobSnapshot
 
 TOLERANCE_SECONDS = 4e-6
-"""The core takes instants a few of its time tolerances apart for one; the exact answer must not be
+"""The core treats instants within a few of its time tolerances as equal; the exact answer must not be
 stricter."""
 
 MOST_NODES = 20_000
@@ -44,8 +44,8 @@ class Feasibility(Enum):
 
 @dataclass(frozen=True)
 class ExactJob:
-    """One job from the next slot on: ``due``: seconds until the last iteration must end; ``held``: GPUs held
-    now."""
+    """A job from the next slot on. ``due``: seconds until the last iteration must end; ``held``: GPUs that
+    the job holds now."""
 
     levels: tuple[int, ...]
     throughput: tuple[float, ...]
@@ -58,13 +58,13 @@ class ExactJob:
 
     @property
     def pauses(self) -> bool:
-        """Whether anything costs the job time."""
+        """Whether the job has any pause."""
         return self.pause_left > 0 or any(self.pause)
 
 
 @dataclass(frozen=True)
 class ExactAnswer:
-    """``sizes[i, t]``: GPUs of job i in slot t, where that is feasible."""
+    """The answer. ``sizes[i, t]``: GPUs of job i in slot t, if feasible."""
 
     feasibility: Feasibility
     sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
@@ -86,7 +86,7 @@ def job_from(snapshot: JobSnapshot, now: float) -> ExactJob:
 
 
 def job_of(problem: Problem, row: int) -> ExactJob:
-    """A row of a decision's problem, as it is when the next slot begins."""
+    """Return a row of a decision's problem, as of the beginning of the next slot."""
     jobs = problem.jobs
     count = int(jobs.level_count[row])
     return ExactJob(
@@ -119,19 +119,19 @@ START, END = 0, -1
 
 
 def _paths(job: ExactJob, slot: float) -> list[_Arc]:
-    """All that a job can do, as arcs between (slot, GPUs held, pause left); arcs that lead nowhere are left
-    out."""
+    """Return all choices of a job as arcs between (slot, GPUs held, pause left), without arcs on no complete
+    path."""
     arcs: list[_Arc] = []
     layer = {(job.held, job.pause_left): START}
     numbered = 1
     for number in range(ceil(job.due / slot)):
         following: dict[tuple[int, float], int] = {}
-        for (held, pause_left), tail in layer.items():
+        for (held_gpus, pause_left), tail in layer.items():
             for choice in (-1, *range(len(job.levels))):
                 gpus = job.levels[choice] if choice >= 0 else 0
                 rate = job.throughput[choice] if choice >= 0 else 0.0
                 pause = pause_left
-                if gpus != held:
+                if gpus != held_gpus:
                     pause = max(pause_left, job.pause[choice]) if gpus else 0.0
                 arcs += _last_arcs(job, slot, number, tail, gpus, rate, pause)
                 if (number + 1) * slot > job.due:
@@ -148,7 +148,8 @@ def _paths(job: ExactJob, slot: float) -> list[_Arc]:
 def _last_arcs(
     job: ExactJob, slot: float, number: int, tail: int, gpus: int, rate: float, pause: float
 ) -> Iterator[_Arc]:
-    """The last iteration ends in slot ``number``; the GPUs are kept until the weights are stored."""
+    """Yield arcs on which the last iteration ends in slot ``number`` and the GPUs are kept until the weights
+    are stored."""
     begin = number * slot
     end = min(begin + slot, job.due)
     last = number
@@ -185,7 +186,7 @@ def solve(
 ) -> ExactAnswer:
     """Return whether ``gpus`` GPUs let every job be in time, with sizes per slot if so.
 
-    ``least_gpu_time``: of all plans that are in time, those that hold the fewest GPUs; otherwise any.
+    ``least_gpu_time``: return the sizes with the least GPU time, instead of any feasible sizes.
     """
     paths = [_paths(job, slot) for job in jobs]
     if not all(paths):
@@ -203,8 +204,8 @@ def solve(
         options={"node_limit": most_nodes},
     )
     if result.x is None:
-        known = Feasibility.INFEASIBLE if result.status == 2 else Feasibility.UNDECIDED
-        return ExactAnswer(known)
+        feasibility = Feasibility.INFEASIBLE if result.status == 2 else Feasibility.UNDECIDED
+        return ExactAnswer(feasibility)
     sizes = np.zeros((len(jobs), slots), dtype=np.int64)
     for (owner, arc), chosen in zip(arcs, result.x, strict=True):
         if chosen > 0.5:
@@ -216,7 +217,8 @@ _OwnedArcs = Sequence[tuple[int, _Arc]]
 
 
 def _flow(arcs: _OwnedArcs) -> LinearConstraint:
-    """One path a job: it leaves START once, and what enters a place leaves it."""
+    """Constrain each job to one path: it leaves START once, and leaves each other node as often as it enters
+    it."""
     rows: dict[tuple[int, int], int] = {}
     entries = []
     for column, (owner, arc) in enumerate(arcs):
@@ -230,10 +232,10 @@ def _flow(arcs: _OwnedArcs) -> LinearConstraint:
 
 
 def _work(jobs: Sequence[ExactJob], arcs: _OwnedArcs) -> LinearConstraint:
-    """Every job does its work, as a share of it so that all rows are of one size.
+    """Constrain each job to do all its work, scaled to 1 per job.
 
-    Where weights must be stored, it has not done it before its last arc begins: that arc is what holds GPUs
-    for them.
+    A job that must store weights may not complete its work before its last arc, since only that arc holds
+    GPUs for storing.
     """
     shares = [(owner, column, arc.gain / jobs[owner].work) for column, (owner, arc) in enumerate(arcs)]
     need = [1 - TOLERANCE_SECONDS * max(job.throughput) / job.work for job in jobs]
@@ -270,28 +272,28 @@ def _matrix(entries: list[tuple[int, int, float]], rows: int, columns: int) -> c
 def finish_of(job: ExactJob, sizes: Sequence[int], slot: float) -> float:
     """Return when the last iteration ends with these GPUs per slot; infinity if it never ends or weights
     cannot be stored."""
-    held, pause_left, work = job.held, job.pause_left, job.work
+    size_before, pause_left, work = job.held, job.pause_left, job.work
     for number, size in enumerate(sizes):
-        if size != held:
+        if size != size_before:
             pause_left = max(pause_left, job.pause[job.levels.index(size)]) if size else 0.0
-            held = size
+            size_before = size
         if size == 0:
             continue
         rate = job.throughput[job.levels.index(size)]
         productive = max(0.0, slot - pause_left)
         if (productive + TOLERANCE_SECONDS) * rate >= work:
             finish = number * slot + pause_left + work / rate
-            kept = number
-            while kept < len(sizes) and sizes[kept] == size:
-                kept += 1
-            return finish if finish + job.finishing <= kept * slot + TOLERANCE_SECONDS else inf
+            slot_end = number
+            while slot_end < len(sizes) and sizes[slot_end] == size:
+                slot_end += 1
+            return finish if finish + job.finishing <= slot_end * slot + TOLERANCE_SECONDS else inf
         work -= productive * rate
         pause_left = max(0.0, pause_left - slot)
     return inf
 
 
 def feasible_by_trying_everything(jobs: Sequence[ExactJob], gpus: int, slot: float) -> bool:
-    """Answer the same question by enumeration; only for a few jobs over a few slots."""
+    """Return whether every job can be in time, by enumeration; only for a few jobs over a few slots."""
     slots = max(ceil((job.due + job.finishing) / slot - 1e-9) for job in jobs)
     used: set[tuple[int, ...]] = {(0,) * slots}
     for job in jobs:
@@ -310,9 +312,9 @@ def feasible_by_trying_everything(jobs: Sequence[ExactJob], gpus: int, slot: flo
 
 
 def linear_jobs_feasible(jobs: Iterable[tuple[float, float, float]], gpus: int) -> bool:
-    """Theorem 1 of the paper: linear jobs ``(iterations, iterations per GPU second, deadline)``.
+    """Return whether jobs (iterations, iterations per GPU second, deadline) meet the paper's Theorem 1.
 
-    Feasible exactly when, in deadline order, the GPU time needed so far fits the GPU time there is.
+    In deadline order, the GPU time needed so far must fit the GPU time until each deadline.
     """
     needed = 0.0
     for iterations, rate, deadline in sorted(jobs, key=lambda job: job[2]):

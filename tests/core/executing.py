@@ -1,9 +1,8 @@
-"""A small event loop that executes decisions exactly as planned, and watches every promise.
+"""A small event loop that executes decisions exactly as planned, and checks every promise.
 
-Newcomers are decided at once (``admit``). Allocations change (``replan``) where something happened, or a
-forecast changes, and the core's clock allows it: the rule of the live planner and of the simulator, so that
-what is promised here is promised by it. Every change costs the pause that the decision charges. Nothing else
-is taken from the core but its two entry points.
+Newcomers are decided at once (``admit``). After an event or a changed forecast, allocations change
+(``replan``) as soon as the core's clock allows, as in the live planner and the simulator. Every change costs
+the pause that the decision charges.
 """
 
 from __future__ import annotations
@@ -56,17 +55,17 @@ class Running:
 
     def advance(self, seconds: float) -> None:
         productive = max(0.0, seconds - self.facts.pause_left_seconds)
-        left = self.facts.remaining_iterations - productive * self.rate()
+        remaining = self.facts.remaining_iterations - productive * self.rate()
         self.facts = replace(
             self.facts,
-            remaining_iterations=max(0.0, left),
+            remaining_iterations=max(0.0, remaining),
             pause_left_seconds=max(0.0, self.facts.pause_left_seconds - seconds),
         )
 
 
 @dataclass
 class Cluster:
-    """The executor: give it arrivals, run it, and read the outcome."""
+    """The executor: pass arrivals to ``run``, then read the outcome from the attributes."""
 
     servers: tuple[ServerSnapshot, ...]
     settings: PlannerSettings
@@ -80,13 +79,13 @@ class Cluster:
     declined: set[str] = field(default_factory=set)
     at_risk: set[str] = field(default_factory=set)
     wake_at: float = inf
-    #: Of the slot that the last move of anybody began.
+    #: End of the slot that the last change of any job's GPUs began.
     slot_ends_at: float = -inf
     dirty: bool = False
     decisions: list[Decision] = field(default_factory=list)
     migrations: int = 0
     used_stored_plans: int = 0
-    #: Who decides; None: ElasticFlow as published.
+    #: The policy that decides; None: ElasticFlow as published.
     policy: Policy | None = None
 
     @property
@@ -173,9 +172,9 @@ class Cluster:
                 self.dirty = True
             elif job_id in self.last_iteration_at:
                 # Storing its weights: no iterations left, the rest of the time to store remains.
-                left = max(0.0, self.stored_at[job_id] - at)
+                seconds = max(0.0, self.stored_at[job_id] - at)
                 facts = self.jobs[job_id].facts
-                self.jobs[job_id].facts = replace(facts, remaining_iterations=0.0, finishing_seconds=left)
+                self.jobs[job_id].facts = replace(facts, remaining_iterations=0.0, finishing_seconds=seconds)
         self.now = at
 
     def accept(self, job: JobSnapshot, plan: StoredPlan) -> None:
@@ -275,11 +274,11 @@ class Cluster:
             if server.usable:
                 usable |= set(range(first, first + server.gpus))
             first += server.gpus
-        taken: set[int] = set()
+        assigned: set[int] = set()
         for job_id, addresses in decision.placements.items():
-            assert not taken & set(addresses), f"a GPU of {job_id} has two owners"
+            assert not assigned & set(addresses), f"a GPU of {job_id} has two owners"
             assert set(addresses) <= usable
-            taken |= set(addresses)
+            assigned |= set(addresses)
             levels = self.jobs[job_id].facts.curve.levels if job_id in self.jobs else ()
             assert len(addresses) == 0 or len(addresses) in levels
         self._check_plans(len(usable))
@@ -307,15 +306,15 @@ def shuffled(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, jobs=tuple(reversed(snapshot.jobs)))
 
 
-def assert_same(one: Decision, other: Decision) -> None:
+def assert_same(first: Decision, second: Decision) -> None:
     """Assert that two decisions are equal for any order of the jobs."""
-    assert [(v.job_id, v.admitted, v.promised, v.reason) for v in one.verdicts] == [
-        (v.job_id, v.admitted, v.promised, v.reason) for v in other.verdicts
+    assert [(v.job_id, v.admitted, v.promised, v.reason) for v in first.verdicts] == [
+        (v.job_id, v.admitted, v.promised, v.reason) for v in second.verdicts
     ]
-    assert one.placements == other.placements
-    assert one.changes == other.changes
-    assert one.plans.keys() == other.plans.keys()
-    for job_id, plan in one.plans.items():
-        assert np.array_equal(plan.gpus, other.plans[job_id].gpus)
-        assert np.array_equal(plan.start, other.plans[job_id].start)
-        assert plan.finish_at == other.plans[job_id].finish_at
+    assert first.placements == second.placements
+    assert first.changes == second.changes
+    assert first.plans.keys() == second.plans.keys()
+    for job_id, plan in first.plans.items():
+        assert np.array_equal(plan.gpus, second.plans[job_id].gpus)
+        assert np.array_equal(plan.start, second.plans[job_id].start)
+        assert plan.finish_at == second.plans[job_id].finish_at

@@ -1,7 +1,7 @@
-"""Snapshots that nobody would send: hypothesis builds them, the core answers or says what is wrong.
+"""Malformed snapshots: hypothesis builds them; the core must decide or name the fault.
 
-Run by itself (`python -m tests.core.garbage EXAMPLES SEED FILE`) because a fault here may end the
-interpreter: what was being tried then stands in FILE.
+It runs in its own process (`python -m tests.core.garbage EXAMPLES SEED FILE`), since a fault may end the
+interpreter: FILE then holds the policy and the snapshot that were tried.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from simulation.policies import policy_named
 #: Numbers that break sums, divisions and loops.
 WILD = (0.0, -1.0, 1e-300, 1e-9, 1e9, 1e12, 1e15, 1e18, 1e300, inf, -inf, nan)
 MEMORY = 2.0**30
-"""About what a worker takes, in bytes."""
+"""Bytes of host memory that a typical worker needs."""
 SERVER_SIZES = (1, 2, 3, 4, 6, 8, 12)
-#: What two-phase policies may be told to do otherwise, each yes or no.
-SWITCHES = tuple(one.name for one in fields(TwoPhaseOptions) if isinstance(one.default, bool))
+#: Boolean options of two-phase policies.
+SWITCHES = tuple(option.name for option in fields(TwoPhaseOptions) if isinstance(option.default, bool))
 #: Policies that decide in other ways: with promises, with loans, on any measured size, with a memory.
 POLICIES = (
     "punctual", "punctual", "elasticflow", "lyra", "edf", "edf_elastic", "gandiva", "themis", "tiresias",
     "fifo",
 )  # fmt: skip
-#: Where a snapshot may be refused.
+#: Files of the core's input check; a refusal of a snapshot must come from these.
 DOORS = ("validation.py", "curves.py", "snapshot.py")
 
 
@@ -57,7 +57,7 @@ Whole = Callable[[int, int], int]
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """Mostly sound snapshots; each figure is wild now and then, in half of them none is."""
+    """Draw a snapshot. Half of them are valid; in the others, 3 or 30 % of the figures are wild."""
     wild = draw(st.sampled_from((0, 0, 3, 30)))
 
     def number(low: float, high: float) -> float:
@@ -135,26 +135,26 @@ def _servers(draw: st.DrawFn, number: Number, now: float) -> tuple[ServerSnapsho
     lent = draw(st.sampled_from((0, 0, 1, 2)))
     same_kind = draw(st.booleans())
     owned = draw(st.integers(0 if lent else 1, 3))
-    made = []
-    for place in range(owned + lent):
+    servers = []
+    for index in range(owned + lent):
         gpus = draw(st.sampled_from(SERVER_SIZES)) if mixed else size
         usable = draw(st.integers(0, 9)) > 0
         ends = draw(st.integers(0, 3)) == 0
         small = draw(st.integers(0, 3)) == 0
-        made.append(
+        servers.append(
             ServerSnapshot(
-                f"server-{place}",
+                f"server-{index}",
                 gpus,
                 usable=usable,
                 rack=draw(st.sampled_from(("", "a", "b"))),
-                on_loan=place >= owned,
-                same_kind=same_kind and place >= owned,
+                on_loan=index >= owned,
+                same_kind=same_kind and index >= owned,
                 ends_at=now + number(-10.0, 500.0) if ends else inf,
                 memory_bytes=gpus * number(0.0, 4.0 * MEMORY) if small else inf,
-                standby=not usable and place < owned and draw(st.booleans()),
+                standby=not usable and index < owned and draw(st.booleans()),
             )
         )
-    return tuple(made)
+    return tuple(servers)
 
 
 def _curve(draw: st.DrawFn, number: Number, whole: Whole) -> ScalingCurve:
@@ -176,9 +176,9 @@ def _plan(draw: st.DrawFn, number: Number, whole: Whole, now: float, slot: float
     count = draw(st.integers(0, 4))
     times = [now + index * slot * 2 for index in range(count + 1)]
     starts, ends = times[:-1], [number(at, at) for at in times[1:]]
-    held = [whole(0, max(1, gpus)) for _ in starts]
+    sizes = [whole(0, max(1, gpus)) for _ in starts]
     return StoredPlan(
-        np.array(starts), np.array(ends), np.array(held, dtype=np.int64), number(now, now + 500.0)
+        np.array(starts), np.array(ends), np.array(sizes, dtype=np.int64), number(now, now + 500.0)
     )
 
 
@@ -233,8 +233,10 @@ def _job(
 
 
 def answer(snapshot: Snapshot, name: str) -> bool:
-    """Ask every question of one policy. False where it said what is wrong with the snapshot; raises
-    AssertionError for nonsense."""
+    """Call every method of one policy; return False if it refused the snapshot with a reason.
+
+    Raises AssertionError for an infeasible answer or an unclear error.
+    """
     policy = policy_named(name)
     try:
         first = policy.replan(snapshot)
@@ -254,7 +256,7 @@ def answer(snapshot: Snapshot, name: str) -> bool:
 
 
 def remembering(snapshot: Snapshot, decision: Decision) -> Snapshot:
-    """Return the same question with the notes that the policy made when it answered."""
+    """Return the snapshot with the memory that the policy's decision added to it and to its jobs."""
     jobs = tuple(replace(job, memory=decision.job_memory.get(job.id, ())) for job in snapshot.jobs)
     return replace(snapshot, jobs=jobs, memory=decision.memory)
 
@@ -276,8 +278,8 @@ def check_decision(snapshot: Snapshot, decision: Decision) -> None:
     assert sorted([*decided, *decision.undecided]) == sorted(newcomers)
     assert not decision.undecided or snapshot.settings.most_work is not None
     moved = {change.job_id for change in decision.changes}
-    # GPUs that pass from one job to another are listed by both, until whoever has to leave has left. Nobody
-    # else may share.
+    # A GPU that passes from one job to another is listed by both until the first has released it. No other
+    # sharing is allowed.
     taken = {address for name, held in decision.placements.items() if name not in moved for address in held}
     for job_id, addresses in decision.placements.items():
         assert all(0 <= address < gpus for address in addresses), (job_id, addresses)
@@ -309,7 +311,7 @@ def check_offer(snapshot: Snapshot, offer: FoundOffer | None) -> None:
 
 
 def main(examples: int, first_seed: int, log: Path) -> None:
-    """Try so many snapshots. The one being tried is in ``log``."""
+    """Try this many snapshots. ``log`` holds the snapshot being tried."""
     counts = {True: 0, False: 0}
 
     @seed(first_seed)

@@ -24,9 +24,8 @@ MOST_SLOTS = 10
 
 @dataclass(frozen=True)
 class Load:
-    """How much is asked of the cluster: ``demand`` is the least GPU time of all jobs over the GPU time until
-    the last deadline; ``looseness`` bounds deadlines in multiples of a job's time on a level that its user
-    has in mind."""
+    """The load of the cluster. ``demand``: the least GPU time of all jobs divided by the GPU time until the
+    last deadline; ``looseness``: bounds of a deadline, in multiples of the job's time on a random level."""
 
     demand: float
     looseness: tuple[float, float]
@@ -43,8 +42,7 @@ LOADS = {
 def random_job(
     rng: Random, name: str, gpus: int, looseness: tuple[float, float], pause: float, at: float = 0.0
 ) -> JobSnapshot:
-    """A newcomer whose curve rises by a random factor at each doubling: neither concave nor convex in
-    general.
+    """Return a newcomer with a curve that rises by a random factor at each doubling.
 
     ``pause``: the largest pause, in slots; 0 for none.
     """
@@ -70,14 +68,14 @@ def random_job(
 
 
 def least_gpu_time(job: JobSnapshot) -> float:
-    """GPU time on the most efficient level, in GPU seconds."""
+    """Return the GPU seconds that the job needs on its most efficient level."""
     return float((job.curve.levels / job.curve.throughput).min()) * job.remaining_iterations
 
 
 def random_snapshot(
     seed: int, load: Load, *, pause: float, most_jobs: int = 8, settings: PlannerSettings | None = None
 ) -> Snapshot:
-    """Newcomers at one instant on an empty server of 2 to 8 GPUs, until the load's demand is reached."""
+    """Return newcomers at one instant on an empty server of 2 to 8 GPUs that reach the load's demand."""
     rng = Random(seed)
     gpus = rng.choice([2, 4, 8])
     jobs: list[JobSnapshot] = []
@@ -114,15 +112,15 @@ def one_slot_later(snapshot: Snapshot, decision: Decision) -> Snapshot:
         addresses = decision.placements.get(job.id, ())
         rate = throughput_at(job.curve, len(addresses))
         pause = max(charged.get(job.id, 0.0), job.pause_left_seconds) if addresses else 0.0
-        left = job.remaining_iterations - rate * max(0.0, SLOT_SECONDS - pause)
-        if left <= 1e-6 * rate:
+        remaining = job.remaining_iterations - rate * max(0.0, SLOT_SECONDS - pause)
+        if remaining <= 1e-6 * rate:
             continue
         jobs.append(
             replace(
                 job,
                 newcomer=False,
                 promised=job.promised or (verdict is not None and verdict.promised),
-                remaining_iterations=left,
+                remaining_iterations=remaining,
                 gpus_now=len(addresses),
                 placement=addresses,
                 pause_left_seconds=max(0.0, pause - SLOT_SECONDS),

@@ -43,29 +43,29 @@ def test_no_snapshot_ends_the_interpreter_or_leads_to_nonsense(tmp_path: Path) -
     assert min(answered, refused) > 20, "the snapshots tried are all of one kind"
 
 
-def is_faulty(one: JobSnapshot) -> bool:
+def is_faulty(checked: JobSnapshot) -> bool:
     try:
-        check_job(one)
+        check_job(checked)
     except ValueError:
         return True
     return False
 
 
 @given(snapshots())
-def test_batch_check_finds_the_faults_that_single_checks_find(asked: Snapshot) -> None:
-    faulty = [one for one in asked.jobs if is_faulty(one)]
-    assert [one for one in suspects(asked.jobs) if not one.memory] == [
-        one for one in faulty if not one.memory
+def test_batch_check_finds_the_faults_that_single_checks_find(question: Snapshot) -> None:
+    faulty = [candidate for candidate in question.jobs if is_faulty(candidate)]
+    assert [candidate for candidate in suspects(question.jobs) if not candidate.memory] == [
+        candidate for candidate in faulty if not candidate.memory
     ]
-    # One whose figures are no numbers at all makes nobody else pass.
+    # A job with figures that are not even numbers does not hide other jobs' faults.
     strange = replace(job("strange", 1.0, 9.0), finishing_seconds="long")  # type: ignore[arg-type]
-    found = suspects([*asked.jobs, strange])
-    assert all(one in found for one in faulty)
-    assert strange in found
+    suspected = suspects([*question.jobs, strange])
+    assert all(candidate in suspected for candidate in faulty)
+    assert strange in suspected
 
 
 def uneven(*levels: int) -> JobSnapshot:
-    """A newcomer whose levels are no powers of two."""
+    """Return a newcomer with these levels, which are not powers of two."""
     rates = {level: float(level) for level in levels}
     curve = curve_from_measurements(rates, powers_of_two=False)
     return replace(job(f"on {levels}", 30.0, 600.0), curve=curve)
@@ -76,9 +76,9 @@ def uneven(*levels: int) -> JobSnapshot:
     [((3, 3), (3,)), ((4, 4), (3,)), ((6, 6), (3, 6, 12)), ((8, 8), (5,)), ((6, 2), (8,))],
 )
 def test_levels_that_do_not_fit_whole_servers_get_gpus_that_exist(servers, levels) -> None:
-    asked = snapshot(servers, uneven(*levels), replace(uneven(*levels), id="second"))
-    decision = replan(asked)
-    check_decision(asked, decision)
+    question = snapshot(servers, uneven(*levels), replace(uneven(*levels), id="second"))
+    decision = replan(question)
+    check_decision(question, decision)
     assert len(decision.placements[f"on {levels}"]) in levels
 
 
@@ -87,11 +87,11 @@ def test_job_with_lent_levels_above_its_holding_stays_in_place() -> None:
         uneven(2, 4), id="steady", newcomer=False, gpus_now=4, placement=(0, 1, 2, 3),
         lent_curve=curve_from_measurements({8: 9.0}),
     )  # fmt: skip
-    asked = snapshot(6, replace(steady, deadline_at=inf, service_class=ServiceClass.BEST_EFFORT))
+    question = snapshot(6, replace(steady, deadline_at=inf, service_class=ServiceClass.BEST_EFFORT))
     lent = ServerSnapshot("lent", 2, on_loan=True, same_kind=True)
-    asked = replace(asked, servers=(*asked.servers, lent))
-    decision = policy_named("punctual").replan(asked)
-    check_decision(asked, decision)
+    question = replace(question, servers=(*question.servers, lent))
+    decision = policy_named("punctual").replan(question)
+    check_decision(question, decision)
     assert decision.changes == ()
 
 
@@ -127,9 +127,9 @@ CURVES = [
 
 @pytest.mark.parametrize(("facts", "words"), CURVES)
 def test_a_curve_that_cannot_be_is_refused(facts, words) -> None:
-    asked = job("a", 10.0, 60.0, {1: 1.0})
+    valid = job("a", 10.0, 60.0, {1: 1.0})
     with pytest.raises(ValueError, match=words):
-        replan(snapshot(4, replace(asked, curve=replace(asked.curve, **facts))))
+        replan(snapshot(4, replace(valid, curve=replace(valid.curve, **facts))))
 
 
 def test_work_beyond_the_longest_run_is_refused_and_centuries_planned() -> None:
@@ -148,14 +148,14 @@ def test_backward_plans_and_endless_blocks_are_refused() -> None:
 
 
 def test_settings_and_servers_are_checked_too() -> None:
-    asked = snapshot(4, job("a", 10.0, 60.0))
+    valid = snapshot(4, job("a", 10.0, 60.0))
     twice = (ServerSnapshot("one", 2), ServerSnapshot("one", 2))
     for wrong, words in (
-        (replace(asked, now=nan), "now is nan"),
-        (replace(asked, settings=replace(asked.settings, slot_seconds=nan)), "slot_seconds must be positive"),
-        (replace(asked, settings=replace(asked.settings, reserve_servers=-1)), "reserve_servers"),
-        (replace(asked, servers=(ServerSnapshot("one", -4),)), "has -4 GPUs"),
-        (replace(asked, servers=twice), "server one appears twice"),
+        (replace(valid, now=nan), "now is nan"),
+        (replace(valid, settings=replace(valid.settings, slot_seconds=nan)), "slot_seconds must be positive"),
+        (replace(valid, settings=replace(valid.settings, reserve_servers=-1)), "reserve_servers"),
+        (replace(valid, servers=(ServerSnapshot("one", -4),)), "has -4 GPUs"),
+        (replace(valid, servers=twice), "server one appears twice"),
     ):
         with pytest.raises(ValueError, match=words):
             replan(wrong)
@@ -174,17 +174,17 @@ def test_settings_and_servers_are_checked_too() -> None:
 )
 def test_a_choice_that_no_decision_can_keep_to_is_refused_by_its_name(choice: str, wrong: Any) -> None:
     """A work limit that is no number would never be reached."""
-    asked = snapshot(4, job("a", 10.0, 60.0))
-    named = "two_phase: " if choice == "two_phase" else f"{choice} must"
+    valid = snapshot(4, job("a", 10.0, 60.0))
+    message = "two_phase: " if choice == "two_phase" else f"{choice} must"
     for policy in ("punctual", "lyra"):
-        with pytest.raises(ValueError, match=named):
-            policy_named(policy).replan(replace(asked, settings=replace(asked.settings, **{choice: wrong})))
+        with pytest.raises(ValueError, match=message):
+            policy_named(policy).replan(replace(valid, settings=replace(valid.settings, **{choice: wrong})))
 
 
 @pytest.mark.parametrize("most_work", [None, 0, np.int64(7), 10**18])
 def test_every_limit_of_work_decides_the_first_newcomer(most_work: int | None) -> None:
-    asked = snapshot(4, job("a", 10.0, 60.0))
-    decision = replan(replace(asked, settings=replace(asked.settings, most_work=most_work)))
+    question = snapshot(4, job("a", 10.0, 60.0))
+    decision = replan(replace(question, settings=replace(question.settings, most_work=most_work)))
     assert [verdict.job_id for verdict in decision.verdicts] == ["a"]
 
 

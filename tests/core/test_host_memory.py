@@ -27,9 +27,9 @@ LINEAR = {1: 1.0, 2: 2.0, 4: 4.0}
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 
 
-def needing(asked: JobSnapshot, *gib: float) -> JobSnapshot:
-    """The job with so much memory for each worker, by level."""
-    return replace(asked, curve=replace(asked.curve, memory_bytes=np.array(gib) * GIB))
+def needing(needy: JobSnapshot, *gib: float) -> JobSnapshot:
+    """Return the job with this many GiB of host memory per worker, by level."""
+    return replace(needy, curve=replace(needy.curve, memory_bytes=np.array(gib) * GIB))
 
 
 def server(name: str, gpus: int, gib: float, **facts) -> ServerSnapshot:
@@ -47,14 +47,14 @@ class Watched(Cluster):
     def _check_allocation(self, decision) -> None:
         super()._check_allocation(decision)
         first = 0
-        for each in self.servers:
-            there = set(range(first, first + each.gpus))
-            first += each.gpus
-            taken = sum(
-                self._need(name) * len(there & set(addresses))
+        for node in self.servers:
+            on_node = set(range(first, first + node.gpus))
+            first += node.gpus
+            used = sum(
+                self._need(name) * len(on_node & set(addresses))
                 for name, addresses in decision.placements.items()
             )
-            assert taken <= each.memory_bytes * (1 + 1e-9), f"{each.id} is overcommitted"
+            assert used <= node.memory_bytes * (1 + 1e-9), f"{node.id} is overcommitted"
 
     def _need(self, name: str) -> float:
         facts = self.jobs[name].facts
@@ -65,20 +65,21 @@ class Watched(Cluster):
 
 
 def with_memory(workload, rng: Random):
-    """The same workload with host memory on its servers and needs of its jobs, smaller on more GPUs."""
+    """Return the workload with random host memory on its servers and needs of its workers, which fall with
+    the number of GPUs."""
     servers = tuple(
-        replace(each, memory_bytes=each.gpus * rng.uniform(1.0, 4.0)) for each in workload.servers
+        replace(item, memory_bytes=item.gpus * rng.uniform(1.0, 4.0)) for item in workload.servers
     )
     jobs = []
-    for each in workload.jobs:
-        needs = rng.uniform(0.2, 5.0) / np.sqrt(each.curve.levels) * (rng.random() < 0.8)
-        jobs.append(replace(each, curve=replace(each.curve, memory_bytes=needs)))
+    for item in workload.jobs:
+        needs = rng.uniform(0.2, 5.0) / np.sqrt(item.curve.levels) * (rng.random() < 0.8)
+        jobs.append(replace(item, curve=replace(item.curve, memory_bytes=needs)))
     return replace(workload, servers=servers, jobs=tuple(jobs))
 
 
 @given(seed=seeds, policy=st.sampled_from(["punctual", "elasticflow"]))
-def test_no_server_is_ever_overcommitted_and_no_promise_breaks_by_it(seed: int, policy: str):
-    """Half-way a server joins that may have less memory per GPU than plans assume."""
+def test_no_server_is_overcommitted_and_no_promise_breaks(seed: int, policy: str):
+    """During the run a server joins that may have less memory per GPU than plans assume."""
     rng = Random(seed)
     workload = with_memory(random_workload(seed, most_jobs=12), rng)
     cluster = Watched(workload.servers, workload.settings, policy=policy_named(policy))
@@ -87,7 +88,7 @@ def test_no_server_is_ever_overcommitted_and_no_promise_breaks_by_it(seed: int, 
     later = ServerSnapshot("later", rng.choice([1, 2, 4]), memory_bytes=rng.uniform(0.3, 12.0))
     cluster.servers = (*cluster.servers, later)
     cluster.dirty = True
-    cluster.run([each for each in workload.jobs if each.submitted_at >= joins_at])
+    cluster.run([arrival for arrival in workload.jobs if arrival.submitted_at >= joins_at])
     assert cluster.late() == {}
     assert cluster.at_risk == set()
 
@@ -101,25 +102,25 @@ def test_gpu_count_that_needs_too_much_host_memory_is_no_level():
 
 
 def test_a_job_that_fits_nowhere_is_declined_with_the_figure():
-    asked = asking((server("node", 4, 8.0),), needing(job("huge", 10.0, 100.0, LINEAR), 9.0, 5.0, 2.5))
-    (verdict,) = PUNCTUAL.replan(asked).verdicts
+    question = asking((server("node", 4, 8.0),), needing(job("huge", 10.0, 100.0, LINEAR), 9.0, 5.0, 2.5))
+    (verdict,) = PUNCTUAL.replan(question).verdicts
     assert not verdict.admitted
     assert verdict.reason_code == "no_levels"
     assert "2.5 GiB of host memory" in verdict.reason
 
 
 def test_a_job_of_unknown_memory_has_a_share():
-    asked = asking((server("node", 4, 8.0),), job("new", 10.0, 100.0, LINEAR))
-    assert verdicts(PUNCTUAL.replan(asked)) == {"new": True}
+    question = asking((server("node", 4, 8.0),), job("new", 10.0, 100.0, LINEAR))
+    assert verdicts(PUNCTUAL.replan(question)) == {"new": True}
 
 
 def test_the_smallest_share_is_what_all_servers_guarantee():
     """A job that starts on the large server may be moved to the small one."""
     both = (server("large", 4, 64.0), server("small", 4, 8.0))
-    asked = asking(both, needing(job("one", 10.0, 100.0, LINEAR), 4.0, 4.0, 4.0))
-    assert guaranteed_share(asked) == 2.0 * GIB
-    assert verdicts(PUNCTUAL.replan(asked)) == {"one": False}
-    least = replace(asked, settings=replace(SLOTS, worker_memory_bytes=4.0 * GIB))
+    question = asking(both, needing(job("one", 10.0, 100.0, LINEAR), 4.0, 4.0, 4.0))
+    assert guaranteed_share(question) == 2.0 * GIB
+    assert verdicts(PUNCTUAL.replan(question)) == {"one": False}
+    least = replace(question, settings=replace(SLOTS, worker_memory_bytes=4.0 * GIB))
     decision = PUNCTUAL.replan(least)
     assert verdicts(decision) == {"one": True}
     assert set(decision.placements["one"]) <= {0, 1, 2, 3}, "the small server is left out"
@@ -133,23 +134,23 @@ def test_server_below_assumed_memory_is_unused_until_plans_end():
     cluster.servers = (*cluster.servers, server("second", 4, 4.0))
     cluster.dirty = True
     cluster.run([], until=4.0)
-    held = [address for one in cluster.jobs.values() for address in one.facts.placement]
+    held = [address for running in cluster.jobs.values() for address in running.facts.placement]
     assert held
-    assert max(held) < 4, "nobody is on the second server beside the promise"
+    assert max(held) < 4, "no job is on the second server beside the promise"
     cluster.run([], until=25.0)
     assert cluster.late() == {}
     assert max(cluster.jobs["small"].facts.placement) >= 4, "it is used once the promise is kept"
 
 
 def test_memory_is_recorded_with_a_snapshot():
-    asked = asking((server("node", 4, 8.0),), needing(job("one", 10.0, 100.0, LINEAR), 1.0, 1.0, 1.0))
-    again = unpack_snapshot(pack_snapshot(asked))
-    assert again.servers == asked.servers
-    packed, unpacked = asked.jobs[0].curve.memory_bytes, again.jobs[0].curve.memory_bytes
+    recorded = asking((server("node", 4, 8.0),), needing(job("one", 10.0, 100.0, LINEAR), 1.0, 1.0, 1.0))
+    again = unpack_snapshot(pack_snapshot(recorded))
+    assert again.servers == recorded.servers
+    packed, unpacked = recorded.jobs[0].curve.memory_bytes, again.jobs[0].curve.memory_bytes
     assert packed is not None
     assert unpacked is not None
     assert np.array_equal(unpacked, packed)
-    assert unpack_snapshot(pack_snapshot(replace(asked, servers=()))).servers == ()
+    assert unpack_snapshot(pack_snapshot(replace(recorded, servers=()))).servers == ()
 
 
 @pytest.mark.parametrize("bad", [-1.0, inf, float("nan")])

@@ -25,21 +25,23 @@ seeds = st.integers(min_value=0, max_value=2**32 - 1)
 
 @dataclass
 class Ending(Cluster):
-    """An executor that watches servers with a known end."""
+    """An executor that checks servers with a known end."""
 
     def _advance_to(self, at: float) -> None:
         for number, server in enumerate(self.servers):
             if at > server.ends_at + EXACT and self.now < at:
                 first = sum(other.gpus for other in self.servers[:number])
-                there = set(range(first, first + server.gpus))
-                late = [name for name, one in self.jobs.items() if there & set(one.facts.placement)]
+                addresses = set(range(first, first + server.gpus))
+                late = [
+                    name for name, running in self.jobs.items() if addresses & set(running.facts.placement)
+                ]
                 assert not late, f"{late} are on {server.id} after its end"
         super()._advance_to(at)
 
     def _check_plans(self, gpus: int) -> None:
-        """Check that the servers behind promises never leave."""
+        """Check that servers without an end can hold all promised plans."""
         lasting = sum(server.gpus for server in self.servers if server.ends_at == inf)
-        plans = [one.facts.stored_plan for name, one in self.jobs.items() if name in self.promised]
+        plans = [running.facts.stored_plan for name, running in self.jobs.items() if name in self.promised]
         for at in sorted({float(start) for plan in plans if plan for start in plan.start}):
             middle = at + EXACT
             held = sum(
@@ -49,7 +51,7 @@ class Ending(Cluster):
 
 
 def executed(seed: int, *, best_effort: float) -> Ending:
-    """A random crowded cluster beside one or two servers that leave while work is there."""
+    """Run a random workload on a crowded cluster with one or two more servers that end while work runs."""
     rng = Random(seed)
     workload = random_workload(seed, most_jobs=12, best_effort=best_effort)
     slot = workload.settings.slot_seconds
@@ -57,7 +59,7 @@ def executed(seed: int, *, best_effort: float) -> Ending:
         ServerSnapshot(f"ending{number}", rng.choice([1, 2, 4]), ends_at=slot * rng.uniform(0.0, 12.0))
         for number in range(rng.randint(1, 2))
     )
-    # Before the others, or after them: their place in the order means nothing.
+    # The order of the servers must not matter.
     servers = (*ending, *workload.servers) if rng.random() < 0.5 else (*workload.servers, *ending)
     cluster = Ending(servers, workload.settings, policy=PUNCTUAL)
     cluster.run(workload.jobs)
@@ -76,18 +78,20 @@ def test_work_without_a_promise_uses_a_server_until_its_end():
         (ServerSnapshot("lasting", 1), ServerSnapshot("ending", 4, ends_at=20.0)), SLOTS, policy=PUNCTUAL
     )
     cluster.run([job("first", 200.0, measured=LINEAR), job("second", 200.0, measured=LINEAR)], until=10.0)
-    assert sum(one.facts.gpus_now for one in cluster.jobs.values()) == 5
+    assert sum(running.facts.gpus_now for running in cluster.jobs.values()) == 5
     cluster.run([], until=20.5)
-    assert sum(one.facts.gpus_now for one in cluster.jobs.values()) == 1, "only the lasting GPU is left"
+    assert sum(running.facts.gpus_now for running in cluster.jobs.values()) == 1, (
+        "only the lasting server's GPU remains"
+    )
 
 
 def with_end(ends_at: float, *jobs, **facts):
-    asked = snapshot((4, 4), *jobs, **facts)
-    return replace(asked, servers=(asked.servers[0], replace(asked.servers[1], ends_at=ends_at)))
+    question = snapshot((4, 4), *jobs, **facts)
+    return replace(question, servers=(question.servers[0], replace(question.servers[1], ends_at=ends_at)))
 
 
 @pytest.mark.parametrize("ends_at", [5.0, 1_000.0])
-def test_no_promise_rests_on_a_server_that_ends(ends_at: float):
+def test_no_promise_depends_on_a_server_that_ends(ends_at: float):
     """Each job needs four GPUs until its deadline; only four have no end."""
     two = [job("first", 40.0, 10.5, LINEAR), job("second", 40.0, 10.5, LINEAR)]
     assert verdicts(PUNCTUAL.replan(snapshot((4, 4), *two))) == {"first": True, "second": True}
@@ -100,22 +104,22 @@ def test_a_promised_job_leaves_a_server_whose_end_becomes_known():
         [job("first", 40.0, 30.0, LINEAR, pause=0.5), job("second", 40.0, 30.0, LINEAR, pause=0.5)],
         until=2.5,
     )
-    assert all(one.facts.gpus_now == 4 for one in cluster.jobs.values())
+    assert all(running.facts.gpus_now == 4 for running in cluster.jobs.values())
     cluster.servers = (replace(cluster.servers[0], ends_at=50.0), cluster.servers[1])
     cluster.dirty = True
     cluster.run([], until=4.5)
-    for one in cluster.jobs.values():
-        based = [address for address in one.facts.placement if address >= 4]
-        assert based or not one.facts.placement, "it stands on the lasting server, or waits"
+    for running in cluster.jobs.values():
+        lasting = [address for address in running.facts.placement if address >= 4]
+        assert lasting or not running.facts.placement, "the job is on the lasting server, or waits"
     cluster.run([])
     assert cluster.late() == {}
     assert cluster.at_risk == set()
 
 
 def test_next_wake_is_before_the_end_of_a_server():
-    asked = with_end(7.3, job("lone", 100.0, measured={1: 1.0}))
-    assert PUNCTUAL.replan(asked).next_wake_at <= 6.3 + 1e-9
-    assert PUNCTUAL.admit(asked).next_wake_at <= 6.3 + 1e-9
+    question = with_end(7.3, job("lone", 100.0, measured={1: 1.0}))
+    assert PUNCTUAL.replan(question).next_wake_at <= 6.3 + 1e-9
+    assert PUNCTUAL.admit(question).next_wake_at <= 6.3 + 1e-9
 
 
 def test_an_end_that_is_no_moment_is_refused():

@@ -1,5 +1,5 @@
-"""The timeline left by all plans but one, made from entries in order of time, equals the timeline with the
-other plans taken out."""
+"""The GPUs that all plans but one leave, computed from the ledger, equal those left when the other plans are
+subtracted one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOBS = 9
 
 
 def instant(chance: Random, closest: float) -> float:
-    """Draw a time on a coarse grid, so that many coincide, or a rounding beside it."""
+    """Draw a time on a coarse grid, so that many coincide, or off it by ``closest``."""
     return chance.randrange(12) * 5.0 + chance.choice((0.0, 0.0, closest, -closest))
 
 
@@ -34,19 +34,19 @@ def opened(chance: Random) -> Timeline:
     return timeline
 
 
-def assert_same(made: Timeline, taken: Timeline) -> None:
-    assert made.pieces == taken.pieces
-    assert made.times[: made.pieces].tolist() == taken.times[: taken.pieces].tolist()
-    assert made.free[:, : made.pieces].tolist() == taken.free[:, : taken.pieces].tolist()
+def assert_same(actual: Timeline, expected: Timeline) -> None:
+    assert actual.pieces == expected.pieces
+    assert actual.times[: actual.pieces].tolist() == expected.times[: expected.pieces].tolist()
+    assert actual.free[:, : actual.pieces].tolist() == expected.free[:, : expected.pieces].tolist()
 
 
 def check_all(timeline: Timeline, ledger: Ledger, plans: Plans, rows: np.ndarray) -> int:
     sure = 0
     for row in rows:
-        made, is_sure = left_by_others(timeline, ledger, row)
+        left, is_sure = left_by_others(timeline, ledger, row)
         sure += is_sure
         if is_sure:
-            assert_same(made, occupied(timeline, plans, rows[rows != row], YES))
+            assert_same(left, occupied(timeline, plans, rows[rows != row], YES))
     return sure
 
 
@@ -54,7 +54,7 @@ def test_ledger_leaves_exactly_what_taking_other_plans_leaves() -> None:
     sure = 0
     for seed in range(150):
         chance = Random(seed)
-        # Roundings that are one instant, and such that are now one, now two.
+        # Differences that always, sometimes and never count as one instant.
         closest = chance.choice((0.0, 1e-9, 4e-7, 9e-7, 1.5e-6))
         plans = no_plans(JOBS)
         for row in range(JOBS):
@@ -66,8 +66,8 @@ def test_ledger_leaves_exactly_what_taking_other_plans_leaves() -> None:
             row = int(chance.choice(rows.tolist()))
             plans = with_random_plan(chance, plans, row, closest)
             ledger = replanned(ledger, plans, row)
-            for one, other in zip(ledger, ledger_of(plans, rows), strict=True):
-                assert one.tolist() == other.tolist()
+            for actual, expected in zip(ledger, ledger_of(plans, rows), strict=True):
+                assert actual.tolist() == expected.tolist()
         sure += check_all(timeline, ledger, plans, rows)
     assert sure > 1000
 

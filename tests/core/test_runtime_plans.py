@@ -48,30 +48,30 @@ def test_a_plan_cannot_be_changed_once_it_is_made() -> None:
         choose_runtime_plan([1]).shape = Shape.SPREAD  # type: ignore[misc]
 
 
-def test_every_kind_that_is_planned_is_one_that_workers_have() -> None:
+def test_workers_support_every_planned_synchroniser() -> None:
     planned = choose_runtime_plan([1, 2]).synchronisers
     assert planned
-    for one in planned:
-        KINDS[one.kind](dict(one.choices))
+    for synchroniser in planned:
+        KINDS[synchroniser.kind](dict(synchroniser.choices))
 
 
 @given(PLANS)
 def test_worker_reads_the_sent_plan_with_the_same_digest(plan: RuntimePlan) -> None:
-    """The database may have reordered its fields."""
+    """The database may have reordered the message's fields."""
     message = json.loads(json.dumps(plan.to_message(), sort_keys=True))
     read = PlanOfAWorker.from_message(message)
     assert (read.digest, read.link) == (plan.digest, plan.link)
-    assert [(one.kind, one.choices) for one in read.synchronisers] == [
-        (one.kind, dict(one.choices)) for one in plan.synchronisers
+    assert [(synchroniser.kind, synchroniser.choices) for synchroniser in read.synchronisers] == [
+        (synchroniser.kind, dict(synchroniser.choices)) for synchroniser in plan.synchronisers
     ]
 
 
 @given(PLANS, PLANS)
-def test_plans_have_equal_digests_only_with_equal_contents(one: RuntimePlan, other: RuntimePlan) -> None:
-    contents = [{**plan.to_message(), "digest": None} for plan in (one, other)]
-    # In JSON, as Python calls 1 and True equal.
+def test_plans_have_equal_digests_only_with_equal_contents(first: RuntimePlan, second: RuntimePlan) -> None:
+    contents = [{**plan.to_message(), "digest": None} for plan in (first, second)]
+    # Compared as JSON, since 1 == True in Python.
     same = json.dumps(contents[0], sort_keys=True) == json.dumps(contents[1], sort_keys=True)
-    assert (one.digest == other.digest) == same
+    assert (first.digest == second.digest) == same
 
 
 @given(PLANS)

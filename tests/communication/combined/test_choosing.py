@@ -1,4 +1,4 @@
-"""The choice among all planners: never slower than any planner's own plan, and only what the job permits."""
+"""The choice among all planners is never slower than a planner's own plan, and keeps the job's limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLE = SparsityProfile("tensor 3", 64_000_000, 64, Densification(0.01, 0.6), ro
 
 
 def recommender() -> ModelProfile:
-    """Return a model with a table of 64 million elements whose gradient comes last but one."""
+    """Return a model with a table of 64 million elements; the table's gradient is ready second to last."""
     return ModelProfile.unnamed(
         "recommender",
         np.array([4_000_000, 1_000, 2_000_000, 64_000_000, 500_000]),
@@ -40,14 +40,16 @@ def recommender() -> ModelProfile:
 
 
 def question(**changes: object) -> PlanQuestion:
-    asked = PlanQuestion("job", measured_model("LSTM", 0.05), FOUR_SERVERS, LINKS, codecs=CODECS)
-    return replace(asked, **changes)  # type: ignore[arg-type]
+    usual = PlanQuestion("job", measured_model("LSTM", 0.05), FOUR_SERVERS, LINKS, codecs=CODECS)
+    return replace(usual, **changes)  # type: ignore[arg-type]
 
 
-def of(choice: PlanChoice, planner: str) -> float:
+def best_seconds(choice: PlanChoice, planner: str) -> float:
     """Return the best prediction of a planner."""
     return min(
-        one.predicted.iteration_seconds for one in (choice.chosen, *choice.beaten) if one.planner == planner
+        candidate.predicted.iteration_seconds
+        for candidate in (choice.chosen, *choice.beaten)
+        if candidate.planner == planner
     )
 
 
@@ -55,18 +57,21 @@ def of(choice: PlanChoice, planner: str) -> float:
 @pytest.mark.parametrize("model", [pytest.param("LSTM", marks=pytest.mark.slow), "VGG16"])
 @pytest.mark.parametrize("placement", [FOUR_SERVERS, PlacementShape(1, 4)])
 def test_the_chosen_plan_is_the_fastest_candidate(model: str, lossy: bool, placement: PlacementShape) -> None:
-    asked = question(model=measured_model(model, 0.05), lossy=lossy, placement=placement)
-    choice = choose(asked)
+    plan_question = question(model=measured_model(model, 0.05), lossy=lossy, placement=placement)
+    choice = choose(plan_question)
     chosen = choice.chosen.predicted.iteration_seconds
-    assert {one.planner for one in (choice.chosen, *choice.beaten)} == set(PLANNERS) - {"zen"}
-    assert chosen <= of(choice, "dense") + 1e-9
+    assert {candidate.planner for candidate in (choice.chosen, *choice.beaten)} == set(PLANNERS) - {"zen"}
+    assert chosen <= best_seconds(choice, "dense") + 1e-9
     codecs = CODECS if lossy else ()
-    assert chosen <= plan_fusion(asked.model, placement, LINKS, codecs).predicted.iteration_seconds + 1e-9
+    assert (
+        chosen
+        <= plan_fusion(plan_question.model, placement, LINKS, codecs).predicted.iteration_seconds + 1e-9
+    )
     for codec in codecs:
-        options = plan_compression(asked.model, placement, LINKS, {codec.device: codec})
+        options = plan_compression(plan_question.model, placement, LINKS, {codec.device: codec})
         assert chosen <= options.predicted.iteration_seconds + 1e-9
-    assert [one.predicted.iteration_seconds for one in choice.beaten] == sorted(
-        one.predicted.iteration_seconds for one in choice.beaten
+    assert [candidate.predicted.iteration_seconds for candidate in choice.beaten] == sorted(
+        candidate.predicted.iteration_seconds for candidate in choice.beaten
     )
     assert choice.speedup >= 1.0
 
@@ -79,17 +84,19 @@ def lossy_choice() -> PlanChoice:
 def test_lossy_codecs_are_used_only_if_the_job_allows_them(
     lossy_choice: PlanChoice,
 ) -> None:
-    for asked in (
+    for plan_question in (
         question(),
         question(lossy=True, codec_names=()),
         question(lossy=False, codec_names=("dgc",)),
     ):
-        choice = choose(asked)
-        assert all(one.lossless and one.codec == "none" for one in (choice.chosen, *choice.beaten))
+        choice = choose(plan_question)
+        assert all(
+            candidate.lossless and candidate.codec == "none" for candidate in (choice.chosen, *choice.beaten)
+        )
     assert not lossy_choice.chosen.lossless
     assert lossy_choice.speedup > 1.3
     named = choose(question(lossy=True, codec_names=("ef-signsgd",)))
-    assert {one.codec for one in (named.chosen, *named.beaten)} <= {"none", "ef-signsgd"}
+    assert {candidate.codec for candidate in (named.chosen, *named.beaten)} <= {"none", "ef-signsgd"}
 
 
 def test_plans_beyond_the_free_memory_are_rejected(lossy_choice: PlanChoice) -> None:
@@ -100,7 +107,7 @@ def test_plans_beyond_the_free_memory_are_rejected(lossy_choice: PlanChoice) -> 
     less = choose(question(lossy=True, memory_bytes=free.chosen.buffer_bytes - 1))
     assert less.chosen.buffer_bytes < free.chosen.buffer_bytes
     assert (
-        of(less, "dense")
+        best_seconds(less, "dense")
         >= less.chosen.predicted.iteration_seconds
         >= free.chosen.predicted.iteration_seconds
     )
@@ -108,51 +115,55 @@ def test_plans_beyond_the_free_memory_are_rejected(lossy_choice: PlanChoice) -> 
 
 def test_sparse_gradients_go_to_zen_and_the_rest_to_another_planner() -> None:
     """On sixteen servers gathering rows costs more than Zen, which beats every plan without it."""
-    asked = question(model=recommender(), sparse=(TABLE,), placement=PlacementShape(16, 1), lossy=True)
-    choice = choose(asked)
+    plan_question = question(
+        model=recommender(), sparse=(TABLE,), placement=PlacementShape(16, 1), lossy=True
+    )
+    choice = choose(plan_question)
     assert choice.chosen.planner == "combined"
     assert choice.chosen.sparse is not None
     assert isinstance(choice.chosen.rest, GroupPlan)
     assert set(choice.chosen.messages) == {"sparse", "rest"}
-    zen = plan_sparse("job", asked.model, asked.sparse, asked.placement, LINKS)
+    zen = plan_sparse("job", plan_question.model, plan_question.sparse, plan_question.placement, LINKS)
     assert choice.chosen.predicted.iteration_seconds < zen.predicted.iteration_seconds
-    assert of(choice, "zen") == zen.predicted.iteration_seconds < of(choice, "dense")
+    assert best_seconds(choice, "zen") == zen.predicted.iteration_seconds < best_seconds(choice, "dense")
 
 
 def test_no_dense_plan_includes_gradients_kept_as_rows() -> None:
     many = question(model=recommender(), sparse=(TABLE,), placement=PlacementShape(16, 1), lossy=True)
     choice = choose(many)
-    planned = [one for one in (choice.chosen, *choice.beaten) if one.rest is not None]
-    assert {one.planner for one in planned} == {"cupcake", "espresso", "combined"}
-    assert all(one.sparse is not None for one in planned)
-    # Not even if all rows are touched, or if Zen's plans cannot be carried out.
+    planned = [candidate for candidate in (choice.chosen, *choice.beaten) if candidate.rest is not None]
+    assert {candidate.planner for candidate in planned} == {"cupcake", "espresso", "combined"}
+    assert all(candidate.sparse is not None for candidate in planned)
+    # Also if all rows are touched, or without Zen.
     dense = replace(TABLE, densification=Densification(1.0, 0.0))
-    left = choose(replace(many, sparse=(dense,)))
+    dense_choice = choose(replace(many, sparse=(dense,)))
     without = choose(replace(many, planners=("dense", "cupcake")))
-    for asked, one in (
-        (replace(many, sparse=(dense,)), left.chosen),
-        *((many, each) for each in (without.chosen, *without.beaten)),
+    for plan_question, candidate in (
+        (replace(many, sparse=(dense,)), dense_choice.chosen),
+        *((many, alternative) for alternative in (without.chosen, *without.beaten)),
     ):
-        rest = others(asked, one)
+        rest = others(plan_question, candidate)
         assert rest is not None
         assert TABLE.tensor not in rest.tensor_names
 
 
 def test_a_sparse_gradient_without_rows_may_join_the_dense_plan() -> None:
-    """Compressed to a hundredth it is shorter than its rows; without codecs Zen's way is shorter."""
+    """Compressed to a hundredth it is smaller than its rows; without codecs Zen's exchange is smaller."""
     free = replace(TABLE, rows=False)
     lossy = question(model=recommender(), sparse=(free,), placement=PlacementShape(16, 1), lossy=True)
     whole = replace(lossy, sparse=())
     with_sparse, without = choose(lossy), choose(whole)
     for planner in ("espresso", "cupcake"):
-        assert with_sparse.chosen.predicted.iteration_seconds <= of(without, planner)
+        assert with_sparse.chosen.predicted.iteration_seconds <= best_seconds(without, planner)
     exact = choose(replace(lossy, lossy=False))
     assert exact.chosen.sparse is not None
-    assert exact.chosen.predicted.iteration_seconds <= of(choose(replace(whole, lossy=False)), "espresso")
-    # Without a plan it is all-reduced like the others.
-    assert of(exact, "dense") == pytest.approx(of(without, "dense"))
+    assert exact.chosen.predicted.iteration_seconds <= best_seconds(
+        choose(replace(whole, lossy=False)), "espresso"
+    )
+    # Without a plan it is all-reduced like the other gradients.
+    assert best_seconds(exact, "dense") == pytest.approx(best_seconds(without, "dense"))
     as_rows = choose(replace(lossy, sparse=(TABLE,), planners=("dense",)))
-    assert of(as_rows, "dense") < of(exact, "dense")
+    assert best_seconds(as_rows, "dense") < best_seconds(exact, "dense")
 
 
 def test_plans_of_the_rest_omit_sparse_gradients_and_keep_times() -> None:
@@ -174,17 +185,17 @@ def test_an_empty_gradient_excludes_no_planner() -> None:
         elements=np.array([0, *full.elements]),
         gap_seconds=np.array([0.0, *full.gap_seconds]),
     )
-    expected, choice = (choose(question(model=each, lossy=True)) for each in (full, empty))
-    assert {each.planner for each in (choice.chosen, *choice.beaten)} == set(PLANNERS) - {"zen"}
+    expected, choice = (choose(question(model=item, lossy=True)) for item in (full, empty))
+    assert {item.planner for item in (choice.chosen, *choice.beaten)} == set(PLANNERS) - {"zen"}
     for planner in set(PLANNERS) - {"zen"}:
-        assert of(choice, planner) == of(expected, planner)
+        assert best_seconds(choice, planner) == best_seconds(expected, planner)
     rest = others(question(model=empty, lossy=True), choice.chosen)
     assert rest is not None
     assert rest.tensor_names == full.tensor_names
 
 
 def test_half_precision_halves_the_bytes_of_dense_exchanges_only() -> None:
-    """Under a plan all gradients travel as FP32."""
+    """Under a plan all gradients are sent as FP32."""
     single, half = (choose(question(lossy=True, dense_element_bytes=size)) for size in (4, 2))
     assert half.dense.predicted.bytes_between == single.dense.predicted.bytes_between / 2
     assert half.dense.predicted.iteration_seconds < single.dense.predicted.iteration_seconds
@@ -192,31 +203,31 @@ def test_half_precision_halves_the_bytes_of_dense_exchanges_only() -> None:
     assert half.speedup < single.speedup
 
 
-def test_no_iteration_is_predicted_to_end_before_it_has_been_computed() -> None:
+def test_no_iteration_is_predicted_to_end_before_its_computation() -> None:
     fast = LinkProfile(LinkRate(0.0, 1e15), LinkRate(0.0, 1e15))
     last = replace(TABLE, tensor="tensor 4", elements=500_000, width=50)
     choice = choose(question(model=recommender(), sparse=(last,), links=fast, lossy=True))
-    for one in (choice.chosen, *choice.beaten):
-        assert one.predicted.iteration_seconds >= recommender().compute_seconds
+    for candidate in (choice.chosen, *choice.beaten):
+        assert candidate.predicted.iteration_seconds >= recommender().compute_seconds
 
 
-def test_on_one_gpu_there_is_nothing_to_plan() -> None:
+def test_one_gpu_gets_the_dense_plan() -> None:
     choice = choose(question(placement=PlacementShape(1, 1), lossy=True))
     assert (choice.chosen.planner, choice.beaten, choice.speedup) == ("dense", (), 1.0)
 
 
 def test_only_executable_plans_are_made() -> None:
     choice = choose(question(lossy=True, planners=("dense", "cupcake")))
-    assert {one.planner for one in (choice.chosen, *choice.beaten)} == {"dense", "cupcake"}
+    assert {candidate.planner for candidate in (choice.chosen, *choice.beaten)} == {"dense", "cupcake"}
 
 
 def test_equal_questions_have_equal_answers_and_others_other_digests(
     lossy_choice: PlanChoice,
 ) -> None:
-    asked = question(lossy=True)
-    one, again = choose(asked), lossy_choice
-    assert one.chosen.messages == again.chosen.messages
-    assert one.chosen.digest == again.chosen.digest
+    plan_question = question(lossy=True)
+    first, again = choose(plan_question), lossy_choice
+    assert first.chosen.messages == again.chosen.messages
+    assert first.chosen.digest == again.chosen.digest
     others = [
         question(),
         question(lossy=True, codec_names=("random-k",)),
@@ -228,15 +239,15 @@ def test_equal_questions_have_equal_answers_and_others_other_digests(
         question(lossy=True, planners=("dense",)),
         question(lossy=True, model=measured_model("LSTM", 0.06)),
     ]
-    digests = {each.digest for each in (asked, *others)}
+    digests = {item.digest for item in (plan_question, *others)}
     assert len(digests) == 1 + len(others)
-    assert again.question == asked.digest
+    assert again.question == plan_question.digest
 
 
 def test_a_model_of_thousands_of_tensors_is_planned_in_groups() -> None:
     many = ModelProfile.unnamed("many", np.full(3000, 50_000), np.full(3000, 1e-5), 0.01)
     choice = choose(question(model=many, lossy=True, codecs=(gpu_codec("random-k"),)))
-    assert "espresso" not in {one.planner for one in (choice.chosen, *choice.beaten)}
+    assert "espresso" not in {candidate.planner for candidate in (choice.chosen, *choice.beaten)}
     assert choice.chosen.planner in ("cupcake", "combined")
 
 
@@ -253,7 +264,7 @@ def test_an_invalid_question_is_refused() -> None:
 
 def test_codecs_are_grouped_by_name_over_devices() -> None:
     allowed = question(lossy=True).allowed_codecs
-    assert {name: [one.device for one in each] for name, each in allowed.items()} == {
+    assert {name: [codec.device for codec in codecs] for name, codecs in allowed.items()} == {
         "random-k": [Device.GPU],
         "ef-signsgd": [Device.GPU, Device.CPU],
     }

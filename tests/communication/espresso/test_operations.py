@@ -23,25 +23,24 @@ def gradients(shape: PlacementShape, elements: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("elements", [pytest.param(1000, marks=pytest.mark.slow), 96, 7, 1])
 def test_each_of_the_174_options_sums_on_every_rank(shape: PlacementShape, elements: int) -> None:
-    given = gradients(shape, elements)
+    values = gradients(shape, elements)
     for option in gpu_options():
-        for rank in carry_out(option, shape, given):
+        for rank in carry_out(option, shape, values):
             assert rank.stack is None, option_code(option)
-            np.testing.assert_array_equal(rank.sums, given.sum(axis=0), option_code(option))
+            np.testing.assert_array_equal(rank.sums, values.sum(axis=0), option_code(option))
 
 
 def _halved(values: np.ndarray) -> np.ndarray:
-    """Return signs with one magnitude: they decode to values that only this piece's encoder can have
-    meant."""
+    """Return signs with the piece's mean magnitude, which identifies the piece that was encoded."""
     scale = np.abs(values).mean() if len(values) else 0.0
     return np.where(values >= 0, scale, -scale)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_ranks_hold_the_same_values_after_lossy_options_too(shape: PlacementShape) -> None:
-    given = gradients(shape, 101)
+    values = gradients(shape, 101)
     for option in gpu_options():
-        first, *others = carry_out(option, shape, given, encode=_halved)
+        first, *others = carry_out(option, shape, values, encode=_halved)
         for rank in others:
             np.testing.assert_array_equal(rank.sums, first.sums, option_code(option))
 
@@ -53,8 +52,8 @@ def test_exchanges_among_one_participant_are_left_out() -> None:
         levels = {operation.step.level for operation in operations(option, PlacementShape(4, 1))} - {None}
         assert levels <= {"flat", "inter"}
         packed = operations(option, PlacementShape(1, 4))
-        assert {each.step.level for each in packed} - {None} <= {"flat", "intra"}
-        assert all(each.resource(PlacementShape(1, 4)) is not Resource.BETWEEN for each in packed)
+        assert {item.step.level for item in packed} - {None} <= {"flat", "intra"}
+        assert all(item.resource(PlacementShape(1, 4)) is not Resource.BETWEEN for item in packed)
 
 
 def test_points_of_compression_are_numbered() -> None:
@@ -67,22 +66,22 @@ def test_points_of_compression_are_numbered() -> None:
 
 def test_devices_change_nothing_but_the_resource() -> None:
     shape = PlacementShape(2, 2)
-    given = gradients(shape, 50)
+    values = gradients(shape, 50)
     for option in options()[::31]:
-        for rank in carry_out(option, shape, given):
-            np.testing.assert_array_equal(rank.sums, given.sum(axis=0))
+        for rank in carry_out(option, shape, values):
+            np.testing.assert_array_equal(rank.sums, values.sum(axis=0))
         assert {
             operation.resource(shape) for operation in operations(option, shape) if operation.step.is_codec
         } == {Resource[step.device.name] for step in option if step.device is not None}
 
 
 def _named(text: str) -> Option:
-    (found,) = (option for option in gpu_options() if option_code(option) == text)
-    return found
+    (matching,) = (option for option in gpu_options() if option_code(option) == text)
+    return matching
 
 
-def test_a_path_through_all_of_it_is_described_as_computed_by_hand() -> None:
-    """Two servers with four GPUs: encoded before the exchange within servers, encoded anew between them."""
+def test_operations_of_a_long_option_equal_the_hand_worked_ones() -> None:
+    """On two servers with four GPUs: encoded before the exchange within servers, and again between them."""
     shape = PlacementShape(2, 4)
     path = operations(
         _named(
@@ -92,14 +91,14 @@ def test_a_path_through_all_of_it_is_described_as_computed_by_hand() -> None:
         ),
         shape,
     )
-    assert [each.parts for each in path] == [1, 1, 4, 4, 4, 8, 8, 8, 4, 1]
-    assert [each.payloads for each in path] == [1, 1, 4, 1, 1, 2, 1, 1, 1, 1]
-    assert [each.pieces for each in path] == [4, 4, 1, 2, 2, 1, 1, 1, 2, 8]
-    assert [each.participants for each in path] == [1, 4, 1, 1, 2, 1, 1, 2, 4, 1]
-    assert not any(each.first_gpu_alone or each.first_server_alone for each in path)
+    assert [operation.parts for operation in path] == [1, 1, 4, 4, 4, 8, 8, 8, 4, 1]
+    assert [operation.payloads for operation in path] == [1, 1, 4, 1, 1, 2, 1, 1, 1, 1]
+    assert [operation.pieces for operation in path] == [4, 4, 1, 2, 2, 1, 1, 1, 2, 8]
+    assert [operation.participants for operation in path] == [1, 4, 1, 1, 2, 1, 1, 2, 4, 1]
+    assert not any(operation.first_gpu_alone or operation.first_server_alone for operation in path)
 
 
-def test_after_a_gather_only_roots_go_on() -> None:
+def test_only_roots_continue_after_a_gather() -> None:
     shape = PlacementShape(2, 4)
     path = operations(
         _named(
@@ -108,11 +107,11 @@ def test_after_a_gather_only_roots_go_on() -> None:
         ),
         shape,
     )
-    assert [each.payloads for each in path] == [1, 1, 4, 8, 1, 1]
-    assert [each.per_server for each in path] == [4, 4, 1, 1, 1, 4]
+    assert [operation.payloads for operation in path] == [1, 1, 4, 8, 1, 1]
+    assert [operation.per_server for operation in path] == [4, 4, 1, 1, 1, 4]
     taking_part = [
-        [(server, gpu) for server in range(2) for gpu in range(4) if each.takes_part(server, gpu)]
-        for each in path
+        [(server, gpu) for server in range(2) for gpu in range(4) if operation.takes_part(server, gpu)]
+        for operation in path
     ]
     assert [len(ranks) for ranks in taking_part] == [8, 8, 2, 1, 2, 8]
 

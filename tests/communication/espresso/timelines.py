@@ -1,4 +1,4 @@
-"""Small timelines by hand, and a second engine to compare the first one with."""
+"""Small hand-made timelines, and a second engine to which the first is compared."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def engine_of(gaps: Sequence[float], chains: Sequence[Sequence[Chain]], **others
     """Return an engine for tensors with their own chains: ``chains[tensor][option]``. An option occupies the
     same resources for all tensors."""
     options = len(chains[0])
-    longest = max(1, *(len(chain) for each in chains for chain in each))
+    longest = max(1, *(len(chain) for chains_of_tensor in chains for chain in chains_of_tensor))
     resources = np.zeros((options, longest), dtype=np.int64)
     lengths = np.zeros(options, dtype=np.int64)
     seconds = np.zeros((len(chains), options, longest))
-    for tensor, each in enumerate(chains):
-        for option, chain in enumerate(each):
+    for tensor, chains_of_tensor in enumerate(chains):
+        for option, chain in enumerate(chains_of_tensor):
             lengths[option] = len(chain)
-            for number, (resource, taken) in enumerate(chain):
+            for number, (resource, duration) in enumerate(chain):
                 resources[option, number] = resource
-                seconds[tensor, option, number] = taken
+                seconds[tensor, option, number] = duration
     table = Chains(resources, lengths, seconds)
     return TimelineEngine(table, np.arange(len(chains)), np.array(gaps), **others)
 
 
 def plain_end(engine: TimelineEngine, strategy: Sequence[int], cpu_servers: int = 1) -> float:
-    """Return the end of an iteration, by queues: at each completion, idle resources start the first ready
-    operation of their queue. Slow, and written from the rules instead of the engine."""
+    """Return the end of an iteration by simulating queues: at each completion, idle resources start the first
+    ready operation of their queue. Slow, but written from the rules, independently of the engine."""
     tables = engine.tables
     tensors = len(engine)
     servers = dict.fromkeys(Resource, 1) | {CPU: cpu_servers}
@@ -48,31 +48,33 @@ def plain_end(engine: TimelineEngine, strategy: Sequence[int], cpu_servers: int 
     while True:
         for resource in Resource:
             queues[resource].sort()
-            busy = sum(each[1] is resource for each in running)
+            busy = sum(operation[1] is resource for operation in running)
             while queues[resource] and busy < servers[resource]:
-                _, who, number = queues[resource].pop(0)
-                taken = (
+                _, tensor, number = queues[resource].pop(0)
+                duration = (
                     tables.gaps[number]
-                    if who == tensors
-                    else tables.seconds[tables.size_of[who], strategy[who], number]
+                    if tensor == tensors
+                    else tables.seconds[tables.size_of[tensor], strategy[tensor], number]
                 )
-                running.append((now + taken, resource, who, number))
+                running.append((now + duration, resource, tensor, number))
                 busy += 1
         if not running:
             return now
         now = min(end for end, *_ in running)
-        for done in [each for each in running if each[0] == now]:
+        for done in [operation for operation in running if operation[0] == now]:
             running.remove(done)
-            for who, number in _followers(done[2], done[3], tensors, tables.lengths, strategy):
-                resource = GPU if who == tensors else Resource(int(tables.resources[strategy[who], number]))
-                queues[resource].append((now, who, number))
+            for tensor, number in _followers(done[2], done[3], tensors, tables.lengths, strategy):
+                resource = (
+                    GPU if tensor == tensors else Resource(int(tables.resources[strategy[tensor], number]))
+                )
+                queues[resource].append((now, tensor, number))
 
 
 def _followers(
-    who: int, number: int, tensors: int, lengths: np.ndarray, strategy: Sequence[int]
+    tensor: int, number: int, tensors: int, lengths: np.ndarray, strategy: Sequence[int]
 ) -> list[tuple[int, int]]:
-    if who < tensors:
-        return [(who, number + 1)] if number + 1 < lengths[strategy[who]] else []
+    if tensor < tensors:
+        return [(tensor, number + 1)] if number + 1 < lengths[strategy[tensor]] else []
     begun = [(number, 0)] if lengths[strategy[number]] else []
     return [*begun, (tensors, number + 1)] if number + 1 < tensors else begun
 
@@ -82,13 +84,13 @@ def gaps_of_channel(engine: TimelineEngine, strategy: np.ndarray) -> list[tuple[
     spans = sorted(
         (span.start, span.end) for span in engine.spans(strategy) if span.resource in (WITHIN, BETWEEN)
     )
-    found = []
+    gaps = []
     until = spans[0][1]
     for start, end in spans:
         if start > until:
-            found.append((until, start))
+            gaps.append((until, start))
         until = max(until, end)
-    return found
+    return gaps
 
 
 NONE, ON_GPU, ON_CPU = 0, 1, 2

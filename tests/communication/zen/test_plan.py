@@ -40,12 +40,12 @@ def plan(model: ModelProfile = MODEL, placement: PlacementShape = SPREAD, **more
     return plan_sparse("job 1", model, [SPARSE], placement, LINKS, **more)
 
 
-def test_a_plan_is_one_that_the_platform_knows():
-    found = plan()
-    assert found.planner == "zen"
-    assert found.lossless
-    message = found.to_message()
-    assert message["digest"] == found.digest == content_digest(message)
+def test_a_plan_has_a_message_with_its_digest():
+    sparse_plan = plan()
+    assert sparse_plan.planner == "zen"
+    assert sparse_plan.lossless
+    message = sparse_plan.to_message()
+    assert message["digest"] == sparse_plan.digest == content_digest(message)
     assert json.loads(json.dumps(message)) == message
     assert message["tensors"][0]["scheme"] == "zen"
     assert len(message["seeds"]) == 4
@@ -54,82 +54,86 @@ def test_a_plan_is_one_that_the_platform_knows():
 def test_only_equal_questions_share_a_digest():
     digests = {plan().digest}
     assert digests == {plan().digest}
-    assert plan(times=OperationTimes(seconds_per_unit=1e-12)).digest in digests, "no prediction is in it"
+    assert plan(times=OperationTimes(seconds_per_unit=1e-12)).digest in digests, (
+        "the digest excludes predictions"
+    )
     assert plan(placement=PlacementShape(4, 1)).digest not in digests
     assert plan_sparse("job 2", MODEL, [SPARSE], SPREAD, LINKS).digest not in digests
 
 
 def test_a_prediction_adds_up():
-    found = plan()
+    sparse_plan = plan()
     dense = dense_traffic(MODEL, SPREAD, LINKS, {"embedding"})
-    exchange = found.tensors[0].cost
+    exchange = sparse_plan.tensors[0].cost
     expected = 0.05 + max(0.06, dense.end_seconds) + exchange.seconds
-    assert found.predicted.iteration_seconds == pytest.approx(expected)
-    assert found.predicted.bytes_between == pytest.approx(dense.bytes_between + exchange.received_bytes)
-    assert found.predicted.bytes_within == 0.0
-    assert found.predicted_dense.bytes_between == pytest.approx(2 * 7 / 8 * 4 * MODEL.parameters)
-    assert found.predicted.iteration_seconds < found.predicted_dense.iteration_seconds / 2
-    assert found.buffer_bytes > 8 * SPARSE.units
+    assert sparse_plan.predicted.iteration_seconds == pytest.approx(expected)
+    assert sparse_plan.predicted.bytes_between == pytest.approx(dense.bytes_between + exchange.received_bytes)
+    assert sparse_plan.predicted.bytes_within == 0.0
+    assert sparse_plan.predicted_dense.bytes_between == pytest.approx(2 * 7 / 8 * 4 * MODEL.parameters)
+    assert sparse_plan.predicted.iteration_seconds < sparse_plan.predicted_dense.iteration_seconds / 2
+    assert sparse_plan.buffer_bytes > 8 * SPARSE.units
 
 
-def test_a_model_of_sparse_tensors_alone_waits_for_its_backward_pass():
+def test_sparse_tensors_are_sent_after_the_backward_pass():
     alone = ModelProfile("m", ("embedding",), np.array([EMBEDDING]), np.array([2.0]), other_seconds=0.5)
-    found = plan_sparse("job", alone, [SPARSE], SPREAD, LINKS)
-    assert found.predicted.iteration_seconds == pytest.approx(2.5 + found.tensors[0].cost.seconds)
+    sparse_plan = plan_sparse("job", alone, [SPARSE], SPREAD, LINKS)
+    assert sparse_plan.predicted.iteration_seconds == pytest.approx(2.5 + sparse_plan.tensors[0].cost.seconds)
 
 
 def test_buckets_leave_as_soon_as_they_are_full():
     elements = np.array([FIRST_BUCKET_BYTES // 4, BUCKET_BYTES // 4, 10])
     model = ModelProfile("m", ("a", "b", "c"), elements, np.array([1.0, 2.0, 3.0]))
     links = LinkProfile(between=LinkRate(0.5, 1e6), within=LinkRate(0.0, 1e9))
-    found = dense_traffic(model, PlacementShape(2, 1), links)
+    traffic = dense_traffic(model, PlacementShape(2, 1), links)
     first, second, last = ((size / 1e6 + 0.5) for size in (FIRST_BUCKET_BYTES, BUCKET_BYTES, 40))
-    assert found.end_seconds == pytest.approx(max(1.0 + first, 3.0) + second + last)
-    assert found.bytes_between == pytest.approx(FIRST_BUCKET_BYTES + BUCKET_BYTES + 40)
+    assert traffic.end_seconds == pytest.approx(max(1.0 + first, 3.0) + second + last)
+    assert traffic.bytes_between == pytest.approx(FIRST_BUCKET_BYTES + BUCKET_BYTES + 40)
     assert dense_traffic(model, PlacementShape(1, 1), links).bytes_between == 0.0
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_the_last_bucket_waits_for_no_gradient_that_travels_apart(place: int):
-    """Whatever is computed after the last gradient of a bucket, and wherever the one apart is."""
+def test_the_last_bucket_waits_for_no_separately_sent_gradient(place: int):
+    """The gradient that is sent separately may be ready first, in the middle or last."""
     elements, gaps = np.array([10, 10, 10]), np.array([1.0, 2.0, 4.0])
     names = ("a", "b", "c")
     links = LinkProfile(between=LinkRate(0.5, 1e6), within=LinkRate(0.0, 1e9))
     model = ModelProfile("m", names, elements, gaps)
-    found = dense_traffic(model, PlacementShape(2, 1), links, {names[place]})
+    traffic = dense_traffic(model, PlacementShape(2, 1), links, {names[place]})
     ready = 3.0 if place == 2 else 7.0
-    assert found.end_seconds == pytest.approx(ready + 0.5 + 80 / 1e6)
-    assert found.bytes_between == pytest.approx(80)
+    assert traffic.end_seconds == pytest.approx(ready + 0.5 + 80 / 1e6)
+    assert traffic.bytes_between == pytest.approx(80)
 
 
 def test_several_gpus_on_a_server_add_up_first():
-    found = plan(placement=PlacementShape(4, 2))
-    assert found.tensors[0].participants == 4
-    # All that a GPU receives within its server: its share of each all-reduce.
-    assert found.predicted.bytes_within == pytest.approx(2 * 1 / 2 * 4 * MODEL.parameters)
+    sparse_plan = plan(placement=PlacementShape(4, 2))
+    assert sparse_plan.tensors[0].participants == 4
+    # A GPU receives within its server only its share of each all-reduce.
+    assert sparse_plan.predicted.bytes_within == pytest.approx(2 * 1 / 2 * 4 * MODEL.parameters)
 
 
-def test_a_tensor_that_travels_beside_the_backward_pass_is_left_there():
-    """Its gradient is ready first, and the link has nothing else to do meanwhile."""
+def test_a_tensor_sent_during_the_backward_pass_stays_dense():
+    """The tensor's gradient is ready first, while the link is idle."""
     early = ModelProfile(
         "m", ("embedding", "rest"), np.array([EMBEDDING, 1000]), np.array([0.01, 5.0]), other_seconds=0.1
     )
-    found = plan_sparse("job", early, [SPARSE], SPREAD, LINKS)
-    assert found.tensors[0].scheme is Scheme.DENSE
-    assert found.predicted == found.predicted_dense
-    assert found.sparse_tensors == ()
-    assert found.buffer_bytes == 0
+    sparse_plan = plan_sparse("job", early, [SPARSE], SPREAD, LINKS)
+    assert sparse_plan.tensors[0].scheme is Scheme.DENSE
+    assert sparse_plan.predicted == sparse_plan.predicted_dense
+    assert sparse_plan.sparse_tensors == ()
+    assert sparse_plan.buffer_bytes == 0
 
 
 def test_each_tensor_is_sent_during_or_after_the_backward_pass():
-    """The first table's gradient is ready long before the second's, which is the last of all."""
+    """The first table's gradient is ready long before the second's, which comes last."""
     names = ("early", "rest", "late")
     model = ModelProfile("m", names, np.array([EMBEDDING, 1000, EMBEDDING]), np.array([0.01, 5.0, 0.1]))
     profiles = [replace(SPARSE, tensor=name) for name in ("early", "late")]
-    found = plan_sparse("job", model, profiles, SPREAD, LINKS)
-    assert [tensor.scheme for tensor in found.tensors] == [Scheme.DENSE, Scheme.ZEN]
-    both = sum(each.cost_of(Scheme.ZEN).seconds for each in found.tensors)
-    assert found.predicted.iteration_seconds < min(5.11 + both, found.predicted_dense.iteration_seconds)
+    sparse_plan = plan_sparse("job", model, profiles, SPREAD, LINKS)
+    assert [tensor.scheme for tensor in sparse_plan.tensors] == [Scheme.DENSE, Scheme.ZEN]
+    both = sum(tensor_plan.cost_of(Scheme.ZEN).seconds for tensor_plan in sparse_plan.tensors)
+    assert sparse_plan.predicted.iteration_seconds < min(
+        5.11 + both, sparse_plan.predicted_dense.iteration_seconds
+    )
 
 
 @given(
@@ -148,17 +152,17 @@ def test_a_plan_is_never_slower_than_dense_or_one_scheme_for_all(tables, gaps, p
     model = ModelProfile(
         "m",
         tuple(profile.tensor for profile in profiles),
-        np.array([each.elements for each in profiles]),
+        np.array([item.elements for item in profiles]),
         np.array(gaps[: len(profiles)]),
     )
     links = LinkProfile(between=LinkRate(1e-4, rate), within=LinkRate(1e-5, 20 * rate))
-    found = plan_sparse("job", model, profiles, placement, links)
-    assert found.predicted.iteration_seconds <= found.predicted_dense.iteration_seconds
+    sparse_plan = plan_sparse("job", model, profiles, placement, links)
+    assert sparse_plan.predicted.iteration_seconds <= sparse_plan.predicted_dense.iteration_seconds
     compute_and_dense = model.compute_seconds
     for scheme in (Scheme.ZEN, Scheme.AGSPARSE, Scheme.SPARCML, Scheme.SPARSE_PS):
-        if all(scheme in {cost.scheme for cost in tensor.costs} for tensor in found.tensors):
-            uniform = compute_and_dense + sum(each.cost_of(scheme).seconds for each in found.tensors)
-            assert found.predicted.iteration_seconds <= uniform + 1e-9
+        if all(scheme in {cost.scheme for cost in tensor.costs} for tensor in sparse_plan.tensors):
+            uniform = compute_and_dense + sum(item.cost_of(scheme).seconds for item in sparse_plan.tensors)
+            assert sparse_plan.predicted.iteration_seconds <= uniform + 1e-9
 
 
 def test_profiles_of_other_models_are_refused():
@@ -177,7 +181,7 @@ def test_the_curve_over_workers():
     assert points[0].plan.predicted.iteration_seconds == pytest.approx(MODEL.compute_seconds)
     assert all(point.speedup >= 1.0 for point in points)
     assert points[-1].speedup > 3.0
-    # The same global batch touches the same rows, however many workers share it.
+    # The same global batch touches the same rows for any number of workers.
     totals = [p.plan.tensors[0].profile.densification.after(p.workers) for p in points]
     assert totals == pytest.approx([0.01] * 5)
     grown = predicted_curve("job", MODEL, [SPARSE], placements, LINKS, measured_workers=None)
@@ -201,7 +205,7 @@ def test_less_overlap_bends_the_curve_earlier():
     )
 
 
-def test_the_margin_follows_what_was_measured():
+def test_the_margin_follows_measured_iteration_times():
     assert margin([3.0] * 199) == 0.15
     assert margin([*np.linspace(0.9, 1.1, 200)]) == pytest.approx(0.09, abs=0.001)
     assert margin([0.5] * 300) == 0.0

@@ -39,7 +39,7 @@ SEARCHES = {
 
 
 def answer(*jobs: JobSnapshot, gpus: int, now: float = 0.0) -> Feasibility:
-    return solve([job_from(one, now) for one in jobs], gpus, SLOT_SECONDS).feasibility
+    return solve([job_from(asked, now) for asked in jobs], gpus, SLOT_SECONDS).feasibility
 
 
 def random_exact_job(rng: Random, gpus: int, slots: float) -> ExactJob:
@@ -72,12 +72,12 @@ def test_the_solver_agrees_with_trying_everything():
         rng = Random(seed)
         gpus = rng.choice([2, 4])
         jobs = [random_exact_job(rng, gpus, 3.6) for _ in range(rng.randint(2, 3))]
-        found = solve(jobs, gpus, 1.0)
+        solution = solve(jobs, gpus, 1.0)
         expected = feasible_by_trying_everything(jobs, gpus, 1.0)
-        assert found.feasibility is (Feasibility.FEASIBLE if expected else Feasibility.INFEASIBLE), seed
+        assert solution.feasibility is (Feasibility.FEASIBLE if expected else Feasibility.INFEASIBLE), seed
         feasible += expected
-        for one, sizes in zip(jobs, found.sizes, strict=False):
-            assert finish_of(one, sizes.tolist(), 1.0) <= one.due + 1e-4
+        for exact_job, sizes in zip(jobs, solution.sizes, strict=False):
+            assert finish_of(exact_job, sizes.tolist(), 1.0) <= exact_job.due + 1e-4
     assert 3 < feasible < 10
 
 
@@ -121,16 +121,16 @@ def assert_only_feasible_sets_are_admitted(seed: int) -> None:
     load = list(LOADS.values())[seed % 4]
     pause = (0.0, 0.0, 0.15, 0.6)[seed // 4 % 4]
     snapshot = random_snapshot(seed, load, pause=pause, most_jobs=5 if pause else 8)
-    by_id = {one.id: one for one in snapshot.jobs}
+    by_id = {item.id: item for item in snapshot.jobs}
     gpus = snapshot.servers[0].gpus
     sets = {
         admitted(replace(snapshot, settings=PlannerSettings(slot_seconds=SLOT_SECONDS, fill=fill)), search)
         for fill in Fill
         for search in SEARCHES.values()
     }
-    # Whoever leaves takes nobody's GPUs along: the largest sets prove the others.
-    for chosen in (one for one in sets if not any(set(one) < set(other) for other in sets)):
-        assert answer(*(by_id[name] for name in chosen), gpus=gpus) is Feasibility.FEASIBLE, chosen
+    # A subset of a feasible set is feasible: checking the largest sets is enough.
+    for names in (item for item in sets if not any(set(item) < set(other) for other in sets)):
+        assert answer(*(by_id[name] for name in names), gpus=gpus) is Feasibility.FEASIBLE, names
 
 
 def assert_only_feasible_sets_are_admitted_as_time_passes(seed: int) -> None:
@@ -143,14 +143,14 @@ def assert_only_feasible_sets_are_admitted_as_time_passes(seed: int) -> None:
     for instant in range(4):
         decision = replan(snapshot)
         refused = {verdict.job_id for verdict in decision.verdicts if not verdict.promised}
-        promised = [one for one in snapshot.jobs if one.id not in refused]
+        promised = [item for item in snapshot.jobs if item.id not in refused]
         assert answer(*promised, gpus=gpus, now=snapshot.now) is Feasibility.FEASIBLE, instant
         snapshot = one_slot_later(snapshot, decision)
         late = random_job(rng, f"later{instant}", gpus, LOADS["loaded"].looseness, pause, snapshot.now)
         snapshot = replace(snapshot, jobs=(*snapshot.jobs, late))
 
 
-#: Of instances at once, each load with each pause once, and of instances that are followed over time:
+#: Number of instances decided at once (each load with each pause), and of instances followed over time.
 #: `make test-all` takes thousands.
 TOGETHER = 16
 OVER_TIME = 4
@@ -181,7 +181,7 @@ def test_search_admits_all_newcomers_before_the_published_refusal():
         snapshot = random_snapshot(seed, LOADS["loaded"], pause=0.0)
         published = admitted(snapshot, None)
         searching = admitted(snapshot, SEARCHES["searching for everybody"])
-        names = [one.id for one in snapshot.jobs]
+        names = [newcomer.id for newcomer in snapshot.jobs]
         refused = next((place for place, name in enumerate(names) if name not in published), len(names))
         assert set(names[:refused]) <= set(searching)
 
@@ -203,9 +203,9 @@ def linear_jobs(seed: int) -> tuple[int, list[JobSnapshot], list[tuple[float, fl
 
 
 def test_theorem_1_is_necessary_for_linear_jobs():
-    """Whatever breaks the condition on prefixes is infeasible; whole GPUs and slots keep it from being
-    sufficient."""
-    broken = kept_but_infeasible = 0
+    """Jobs that violate the condition on prefixes are infeasible. It is not sufficient: GPUs and slots are
+    whole."""
+    broken = met_but_infeasible = 0
     for seed in range(200):
         gpus, jobs, facts = linear_jobs(seed)
         exact = answer(*jobs, gpus=gpus)
@@ -213,14 +213,13 @@ def test_theorem_1_is_necessary_for_linear_jobs():
             broken += 1
             assert exact is Feasibility.INFEASIBLE, seed
         elif exact is Feasibility.INFEASIBLE:
-            kept_but_infeasible += 1
+            met_but_infeasible += 1
     assert broken > 20
-    assert kept_but_infeasible > 0
+    assert met_but_infeasible > 0
 
 
 def test_theorem_1_is_sufficient_where_slots_are_fine():
-    """With deadlines on slot boundaries and slots small against the work, the condition decides nearly
-    alone."""
+    """With deadlines on slot boundaries and short slots, the condition decides nearly every case."""
     agree = 0
     for seed in range(40):
         rng = Random(seed)

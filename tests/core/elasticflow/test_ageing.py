@@ -31,15 +31,15 @@ class Stream:
     promised: list[JobSnapshot]
 
     def served_by(self, weight: float) -> float:
-        """When the long job has ended at the latest.
+        """Return the latest time at which the long job may end.
 
-        While it waits at least ``GPUS - gpus + 1`` GPUs do work that comes before it: promises, and short
-        jobs that were submitted before waiting has made up for the long one's running time.
+        While it waits, at least ``GPUS - gpus + 1`` GPUs do work that comes before it: promises, and short
+        jobs submitted before the long job's weighted waiting time reached its running time.
         """
         until = self.long.remaining_iterations / weight
-        before = [each for each in self.short if each.submitted_at <= until]
-        seconds = sum(self.short_gpus[each.id] * each.remaining_iterations for each in before)
-        seconds += sum(each.remaining_iterations for each in self.promised)
+        before = [item for item in self.short if item.submitted_at <= until]
+        seconds = sum(self.short_gpus[item.id] * item.remaining_iterations for item in before)
+        seconds += sum(item.remaining_iterations for item in self.promised)
         return seconds / (GPUS - self.gpus + 1) + self.long.remaining_iterations
 
 
@@ -53,14 +53,14 @@ def stream(seed: int, weight: float) -> Stream:
     sizes: dict[str, int] = {}
 
     def add(slot: int) -> None:
-        left = GPUS
-        while left:
-            size = draw.choice([size for size in (1, 2, 4) if size <= left])
-            left -= size
+        free = GPUS
+        while free:
+            size = draw.choice([size for size in (1, 2, 4) if size <= free])
+            free -= size
             work = SLOT * draw.choice([1, 1, 2])
-            each = job(f"short{len(short):04d}", work, measured={size: 1.0}, submitted_at=slot * SLOT)
-            sizes[each.id] = size
-            short.append(each)
+            arrival = job(f"short{len(short):04d}", work, measured={size: 1.0}, submitted_at=slot * SLOT)
+            sizes[arrival.id] = size
+            short.append(arrival)
 
     promised = [
         job(
@@ -76,7 +76,7 @@ def stream(seed: int, weight: float) -> Stream:
         add(slot)
         slot += 1
         so_far = Stream(long, gpus, short, sizes, promised)
-        # They keep coming until well after the long job must have been served.
+        # Short jobs arrive until well after the long job must have been served.
         if slot * SLOT > long.remaining_iterations / weight and slot * SLOT > so_far.served_by(weight) + SLOT:
             return so_far
 
@@ -84,7 +84,7 @@ def stream(seed: int, weight: float) -> Stream:
 def executed(work: Stream, weight: float) -> Cluster:
     rules = PlannerSettings(slot_seconds=SLOT, ageing_weight=weight)
     cluster = Cluster(servers(GPUS), rules, policy=policy_named("punctual"))
-    last = max(each.submitted_at for each in work.short)
+    last = max(arrival.submitted_at for arrival in work.short)
     cluster.run([work.long, *work.short, *work.promised], until=last)
     return cluster
 

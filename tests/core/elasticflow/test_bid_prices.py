@@ -27,12 +27,14 @@ GPUS = 4
 NOW = 1000.0
 
 
-def after_small_jobs(each: float, *, every: float, project: int = 0, demand: ExpectedDemand | None = None):
-    """What is known at `NOW` after jobs of ``each`` GPU seconds came regularly, to be done within 20
-    seconds."""
+def after_small_jobs(
+    gpu_seconds: float, *, every: float, project: int = 0, demand: ExpectedDemand | None = None
+):
+    """Return the demand learnt by `NOW` from a job every ``every`` seconds that needs this many GPU seconds
+    within 20 seconds."""
     demand = demand or ExpectedDemand()
     for at in np.arange(0.0, NOW, every).tolist():
-        demand = demand.noted(at, project, each, 20.0)
+        demand = demand.noted(at, project, gpu_seconds, 20.0)
     return demand
 
 
@@ -44,11 +46,11 @@ def large(id: str = "large", *, within: float = 100.0, **facts):
     return job(id, 300.0, NOW + within, ONE_TO_FOUR, submitted_at=NOW, **facts)
 
 
-def promised(one: JobSnapshot, decision: Decision) -> JobSnapshot:
-    """The job as ``decision`` promised and started it."""
-    placement = decision.placements[one.id]
+def promised(asking: JobSnapshot, decision: Decision) -> JobSnapshot:
+    """Return the job as ``decision`` promised and started it."""
+    placement = decision.placements[asking.id]
     return replace(
-        one, newcomer=False, promised=True, stored_plan=decision.plans[one.id],
+        asking, newcomer=False, promised=True, stored_plan=decision.plans[asking.id],
         gpus_now=len(placement), placement=placement,
     )  # fmt: skip
 
@@ -67,14 +69,17 @@ def test_room_is_kept_for_expected_small_jobs():
     assert verdicts(PUNCTUAL.replan(at_now(demand, small))) == {"small": True}
 
 
-def test_a_large_job_is_promised_where_what_is_expected_leaves_room():
+def test_a_large_job_is_promised_if_expected_demand_leaves_room():
     demand = after_small_jobs(8.0, every=16.0)  # half a GPU's worth
     assert verdicts(PUNCTUAL.replan(at_now(demand, large()))) == {"large": True}
 
 
 def test_jobs_about_as_large_are_no_reason_to_refuse():
-    for each, admitted in ((200.0, True), (170.0, False)):  # of 300: less than seven tenths weighs
-        demand = after_small_jobs(each, every=25.0)
+    for gpu_seconds, admitted in (
+        (200.0, True),
+        (170.0, False),
+    ):  # only jobs below 0.7 of the 300 GPU seconds count
+        demand = after_small_jobs(gpu_seconds, every=25.0)
         assert verdicts(PUNCTUAL.replan(at_now(demand, large()))) == {"large": admitted}
 
 
@@ -93,7 +98,7 @@ def test_promises_alone_are_the_reason_where_they_leave_too_little():
     assert decision.at_risk == ()
 
 
-def test_a_promise_due_later_counts_with_what_it_must_do_before():
+def test_a_later_promise_counts_with_its_work_before_the_deadline():
     demand = after_small_jobs(8.0, every=8.0)  # one GPU's worth
     asking = job("asking", 150.0, NOW + 100.0, ONE_TO_FOUR, submitted_at=NOW)
     for curve, admitted in (({1: 1.0, 2: 2.0}, False), (ONE_TO_FOUR, True)):
@@ -129,7 +134,8 @@ def test_others_do_not_price_a_project_out_of_its_share():
     both = flood.noted(NOW, 2, 8.0, 20.0)
     mine = job("mine", 150.0, NOW + 100.0, ONE_TO_FOUR, submitted_at=NOW, project=2)
     assert verdicts(PUNCTUAL.replan(at_now(both, mine))) == {"mine": True}
-    # Beyond its half of the GPUs it pays what everybody pays, and so does whoever floods the cluster.
+    # Beyond its half of the GPUs the project pays the common price, and so does the project that floods the
+    # cluster.
     more = replace(mine, id="more", remaining_iterations=300.0)
     assert verdicts(PUNCTUAL.replan(at_now(both, more))) == {"more": False}
     assert verdicts(PUNCTUAL.replan(at_now(both, replace(mine, project=1)))) == {"mine": False}
@@ -137,8 +143,8 @@ def test_others_do_not_price_a_project_out_of_its_share():
 
 def test_same_snapshot_gives_same_answer_and_expected_demand_grows():
     demand = after_small_jobs(8.0, every=2.0)
-    asked = at_now(demand, large(), job("small", 8.0, NOW + 20.0, ONE_TO_FOUR, submitted_at=NOW))
-    first, again = PUNCTUAL.admit(asked), PUNCTUAL.admit(unpack_snapshot(pack_snapshot(asked)))
+    question = at_now(demand, large(), job("small", 8.0, NOW + 20.0, ONE_TO_FOUR, submitted_at=NOW))
+    first, again = PUNCTUAL.admit(question), PUNCTUAL.admit(unpack_snapshot(pack_snapshot(question)))
     assert (first.verdicts[0].reason, first.memory) == (again.verdicts[0].reason, again.memory)
     learnt = ExpectedDemand.recalled(np.array(first.memory))
     assert learnt.gpu_seconds.sum() == pytest.approx(demand._aged(NOW).gpu_seconds.sum() + 308.0)
@@ -155,15 +161,17 @@ def test_same_snapshot_gives_same_answer_and_expected_demand_grows():
     st.floats(1.0, 1e9),
 )  # fmt: skip
 def test_expected_demand_is_bounded_by_past_demand(submissions, horizon, below):
-    demand, asked = ExpectedDemand(), 0.0
+    demand, past = ExpectedDemand(), 0.0
     for at, project, gpu_seconds, window in sorted(submissions):
         demand = demand.noted(at, project, gpu_seconds, window)
-        asked += gpu_seconds if gpu_seconds < below else 0.0
+        past += gpu_seconds if gpu_seconds < below else 0.0
     again = ExpectedDemand.recalled(demand.remembered())
     expected = again.expected(1e7, np.array([horizon, 2 * horizon]), below=below)
     assert (expected >= 0.0).all()
-    assert expected[0] <= MOST_EXTRAPOLATION * asked * (1 + 1e-9)
-    parts = sum(again.expected(1e7, np.array([horizon]), below=below, project=one)[0] for one in range(6))
+    assert expected[0] <= MOST_EXTRAPOLATION * past * (1 + 1e-9)
+    parts = sum(
+        again.expected(1e7, np.array([horizon]), below=below, project=number)[0] for number in range(6)
+    )
     assert parts == pytest.approx(expected[0])
     assert again.expected(1e7, np.array([horizon]), below=2 * below)[0] >= expected[0] - 1e-6
 

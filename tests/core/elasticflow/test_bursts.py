@@ -80,7 +80,7 @@ def committed(snapshot: Snapshot, decision: Decision) -> Snapshot:
     return replace(snapshot, jobs=tuple(jobs), memory=decision.memory)
 
 
-def decided(
+def decide_in_groups(
     snapshot: Snapshot, jobs: tuple[JobSnapshot, ...], sizes: list[int], policy: str
 ) -> tuple[list[Verdict], dict[str, StoredPlan]]:
     """Return all verdicts and the promised plans when newcomers arrive in groups of these sizes."""
@@ -97,9 +97,9 @@ def decided(
     return verdicts, plans
 
 
-def same_plan(one: StoredPlan, other: StoredPlan) -> bool:
-    return one.gpus.tolist() == other.gpus.tolist() and bool(
-        np.allclose(one.start, other.start, atol=1e-5) and np.allclose(one.end, other.end, atol=1e-5)
+def same_plan(first: StoredPlan, second: StoredPlan) -> bool:
+    return first.gpus.tolist() == second.gpus.tolist() and bool(
+        np.allclose(first.start, second.start, atol=1e-5) and np.allclose(first.end, second.end, atol=1e-5)
     )
 
 
@@ -115,8 +115,8 @@ def test_splitting_newcomers_changes_no_verdict_or_plan(
     slack = 6.0 * reserve
     snapshot = cluster(3, fill=fill, reserve_servers=reserve, reserve_slack_seconds=slack, newcomers=rule)
     jobs = random_newcomers(seed, 36, pauses=pauses)
-    verdicts, plans = decided(snapshot, jobs, list(sizes), policy)
-    expected, expected_plans = decided(snapshot, jobs, [1] * len(jobs), policy)
+    verdicts, plans = decide_in_groups(snapshot, jobs, list(sizes), policy)
+    expected, expected_plans = decide_in_groups(snapshot, jobs, [1] * len(jobs), policy)
     assert [(v.job_id, v.admitted, v.promised, v.reason_code, v.reason) for v in verdicts] == [
         (v.job_id, v.admitted, v.promised, v.reason_code, v.reason) for v in expected
     ]
@@ -156,8 +156,8 @@ def test_work_limit_names_undecided_newcomers_beside_borrowed_servers(
     jobs = tuple(replace(job, lent_curve=job.curve) for job in random_newcomers(seed, 30, pauses=True))
     owned = cluster(2, most_work=most_work)
     lent = ServerSnapshot("lent", 4, on_loan=True, same_kind=same_kind)
-    asked = replace(owned, servers=(*owned.servers, lent), jobs=jobs)
-    limited = (policy.replan if reallocating else policy.admit)(asked)
+    question = replace(owned, servers=(*owned.servers, lent), jobs=jobs)
+    limited = (policy.replan if reallocating else policy.admit)(question)
     decided_ids = [verdict.job_id for verdict in limited.verdicts]
     assert decided_ids[0] == "job-000"
     assert sorted([*decided_ids, *limited.undecided]) == [job.id for job in jobs]
@@ -170,15 +170,17 @@ def test_work_limit_keeps_verdicts_beside_borrowed_servers() -> None:
     policy = policy_named("punctual")
     jobs = random_newcomers(7, 30, pauses=True)
     owned = cluster(2, most_work=1)
-    asked = replace(owned, servers=(*owned.servers, ServerSnapshot("lent", 4, on_loan=True)), jobs=jobs)
+    question = replace(owned, servers=(*owned.servers, ServerSnapshot("lent", 4, on_loan=True)), jobs=jobs)
     verdicts: list[Verdict] = []
-    while asked.jobs and any(job.newcomer for job in asked.jobs):
-        decision = policy.admit(asked)
+    while question.jobs and any(job.newcomer for job in question.jobs):
+        decision = policy.admit(question)
         verdicts += decision.verdicts
         waiting = set(decision.undecided)
-        after = committed(replace(asked, jobs=tuple(j for j in asked.jobs if j.id not in waiting)), decision)
-        asked = replace(after, jobs=(*after.jobs, *(job for job in jobs if job.id in waiting)))
-    whole = policy.admit(replace(cluster(2), servers=asked.servers, jobs=jobs))
+        after = committed(
+            replace(question, jobs=tuple(j for j in question.jobs if j.id not in waiting)), decision
+        )
+        question = replace(after, jobs=(*after.jobs, *(job for job in jobs if job.id in waiting)))
+    whole = policy.admit(replace(cluster(2), servers=question.servers, jobs=jobs))
     assert [(v.job_id, v.promised, v.reason) for v in verdicts] == [
         (v.job_id, v.promised, v.reason) for v in whole.verdicts
     ]
@@ -189,16 +191,16 @@ def test_promises_broken_by_moves_are_replanned_for_a_newcomer() -> None:
     without replanning, these would block every newcomer."""
     policy = policy_named("punctual")
     jobs = [job for job, _ in newcomers(200, 16, "large", 0)]
-    asked = replace(burst.empty_cluster(16), jobs=tuple(jobs[:120]))
-    present = replace(burst.committed(asked, policy.admit(asked)), now=4.0, next_slot_at=5.0)
+    question = replace(burst.empty_cluster(16), jobs=tuple(jobs[:120]))
+    present = replace(burst.committed(question, policy.admit(question)), now=4.0, next_slot_at=5.0)
     assert not _keeps_all_promises(present)
     answers = []
     for job in jobs[120:140]:
-        asked = replace(present, jobs=(*present.jobs, job))
-        answers.append((asked, policy.admit(asked)))
-    assert sum(answer.verdicts[0].promised for _, answer in answers) > 4, "four fit as it is"
-    kept = sum(_keeps_all_promises(burst.committed(asked, answer)) for asked, answer in answers)
-    assert kept > 15, "refusals leave promises better than they found them, too"
+        question = replace(present, jobs=(*present.jobs, job))
+        answers.append((question, policy.admit(question)))
+    assert sum(answer.verdicts[0].promised for _, answer in answers) > 4, "four fit without replanning"
+    repaired = sum(_keeps_all_promises(burst.committed(question, answer)) for question, answer in answers)
+    assert repaired > 15, "refusals repair promises too"
 
 
 def _keeps_all_promises(snapshot: Snapshot) -> bool:
@@ -209,11 +211,11 @@ def _keeps_all_promises(snapshot: Snapshot) -> bool:
 
 
 def test_prudent_newcomer_is_counted_once_in_any_split() -> None:
-    """Room is kept from some of them. The same demand is learnt from one decision or many."""
+    """Some newcomers are refused to keep room. One decision learns the same demand as many."""
     jobs = random_newcomers(3, 60, pauses=True)
     snapshot = cluster(2, newcomers=Newcomers.PRUDENT)
-    together, _ = decided(snapshot, jobs, [], "punctual")
-    one_by_one, _ = decided(snapshot, jobs, [1] * len(jobs), "punctual")
+    together, _ = decide_in_groups(snapshot, jobs, [], "punctual")
+    one_by_one, _ = decide_in_groups(snapshot, jobs, [1] * len(jobs), "punctual")
     codes = [verdict.reason_code for verdict in together]
     assert codes == [verdict.reason_code for verdict in one_by_one]
     assert ReasonCode.ROOM_KEPT in codes
@@ -245,7 +247,7 @@ def test_full_admission_refuses_jobs_that_lack_gpu_time(seed: int, pauses: bool,
     assert not promised & set(refused)
 
 
-def test_gpu_time_that_is_missing_is_seen() -> None:
+def test_missing_gpu_time_is_detected() -> None:
     """Four GPUs for 100 s hold two jobs that need 200 GPU seconds each, and no other."""
     linear = curve_from_measurements({1: 1.0, 2: 2.0, 4: 4.0})
     jobs = tuple(
@@ -253,17 +255,17 @@ def test_gpu_time_that_is_missing_is_seen() -> None:
         for number in range(10)
     )
     snapshot = replace(cluster(1), next_slot_at=0.0, jobs=jobs)
-    seen: list[bool] = []
+    missing: list[bool] = []
 
     class Noting(GpuTimeNeeded):
         def is_missing(self, rows: object, row: int) -> bool:
-            seen.append(super().is_missing(rows, row))  # type: ignore[arg-type]
-            return seen[-1]
+            missing.append(super().is_missing(rows, row))  # type: ignore[arg-type]
+            return missing[-1]
 
     with patch.object(Admission, "gpu_time_test", Noting):
         verdicts = policy_named("punctual").admit(snapshot).verdicts
     assert [verdict.promised for verdict in verdicts] == [True, True] + 8 * [False]
-    assert seen == [False, False] + 8 * [True]
+    assert missing == [False, False] + 8 * [True]
 
 
 def test_gpu_time_needed_is_built_only_for_several_newcomers() -> None:
@@ -278,9 +280,9 @@ def test_gpu_time_needed_is_built_only_for_several_newcomers() -> None:
 
     jobs = random_newcomers(5, 12, pauses=True)
     with patch.object(Admission, "gpu_time_test", Counted):
-        few_at_a_time, _ = decided(cluster(2), jobs, [1, 2, 3] * 2, "punctual")
+        few_at_a_time, _ = decide_in_groups(cluster(2), jobs, [1, 2, 3] * 2, "punctual")
         assert Counted.made == 0
-        together, _ = decided(cluster(2), jobs, [], "punctual")
+        together, _ = decide_in_groups(cluster(2), jobs, [], "punctual")
         assert Counted.made == 1
     assert [verdict.reason for verdict in together] == [verdict.reason for verdict in few_at_a_time]
     assert not all(verdict.admitted for verdict in together)
@@ -295,11 +297,11 @@ def test_mending_promises_counts_towards_the_limit_and_ends_no_search(
     mend, add_beside = PauseBudget._mended, Work.add_beside
 
     def watched(
-        self: PauseBudget, plans: Any, rows: Any, late: list[int], *given: Any, **options: Any
+        self: PauseBudget, plans: Any, rows: Any, late: list[int], *arguments: Any, **options: Any
     ) -> Any:
-        done = self.work.done
-        answer = mend(self, plans, rows, late, *given, **options)
-        mended.extend((row, self.work.done - done) for row in late)
+        done_before = self.work.done
+        answer = mend(self, plans, rows, late, *arguments, **options)
+        mended.extend((row, self.work.done - done_before) for row in late)
         return answer
 
     def noted(self: Work, amount: int) -> None:
@@ -311,7 +313,7 @@ def test_mending_promises_counts_towards_the_limit_and_ends_no_search(
     for seed in range(6):
         policy_named("punctual").admit(replace(cluster(2), jobs=random_newcomers(seed, 30, pauses=True)))
     assert mended, "none of these decisions had a promise to mend"
-    assert {difference for _, difference in mended} == {0}, "searches go by this count"
+    assert {difference for _, difference in mended} == {0}, "mends do not count towards the limit of a search"
     assert sum(counted) >= len(mended)
     assert min(counted) > 0
     work = Work(limit=10)
@@ -325,7 +327,7 @@ def test_passed_pieces_count_less_towards_the_work_limit() -> None:
     """Most pieces are skipped; at full weight, a pass with many refusals would stop far too early."""
     work = Work(limit=10)
     work.add_passed(36)
-    assert work.done == 36, "searches go by this count"
+    assert work.done == 36, "the limit of a search counts each piece in full"
     assert not work.is_spent()
     work.add_passed(4)
     assert work.is_spent()

@@ -18,7 +18,7 @@ ONE = {1: 1.0}
 
 
 def running(name: str, work: float, deadline: float, placement: tuple[int, ...], **facts) -> JobSnapshot:
-    """Return a promised job on its GPUs whose plan keeps them until it is done."""
+    """Return a promised job on its GPUs, with a plan that keeps them until it ends."""
     facts.setdefault("measured", {len(placement): 1.0})
     facts.setdefault("pause", 0.0)
     finish = facts.pop("now", 0.0) + work
@@ -64,10 +64,10 @@ def test_a_job_without_a_usable_level_is_refused_even_as_best_effort():
 
 
 def test_a_refusal_names_the_missing_share():
-    held = running("A", 10, 10, (0, 1, 2), measured={1: 0.3, 2: 0.6, 3: 1.0})
-    held = replace(held, curve=replace(held.curve, levels=np.array([3]), throughput=np.array([1.0]),
+    first = running("A", 10, 10, (0, 1, 2), measured={1: 0.3, 2: 0.6, 3: 1.0})
+    first = replace(first, curve=replace(first.curve, levels=np.array([3]), throughput=np.array([1.0]),
                                        pause_seconds=np.array([0.0])))  # fmt: skip
-    verdict = admit(snapshot(4, held, job("B", 20, 11, {1: 1.0, 2: 2.0}))).verdicts[0]
+    verdict = admit(snapshot(4, first, job("B", 20, 11, {1: 1.0, 2: 2.0}))).verdicts[0]
     assert verdict.reason_code is ReasonCode.CAPACITY
     assert verdict.missing_gpus == 1
     assert verdict.reason == (
@@ -152,10 +152,10 @@ def test_gpus_awaited_by_a_locked_job_are_free_once_their_block_ends():
     """The locked job needs less than a slot, but the job that it waits for may hold the GPUs for three
     slots."""
     waiting = job("B", 1, newcomer=False, gpus_now=4, placement=(0, 1, 2, 3), locked=True)
-    held = (BlockedGpus((2, 3), until=3.0),)
-    early = admit(snapshot(4, waiting, job("S", 4, 4, submitted_at=1.0), blocked=held))
+    blocked = (BlockedGpus((2, 3), until=3.0),)
+    early = admit(snapshot(4, waiting, job("S", 4, 4, submitted_at=1.0), blocked=blocked))
     assert verdicts(early) == {"S": False}
-    later = admit(snapshot(4, waiting, job("S", 4, 7, submitted_at=1.0), blocked=held))
+    later = admit(snapshot(4, waiting, job("S", 4, 7, submitted_at=1.0), blocked=blocked))
     assert verdicts(later) == {"S": True}
     assert per_slot(later.plans["S"], 5)[:3] == [0, 0, 0]
 
@@ -167,7 +167,7 @@ def test_a_job_on_gpus_that_become_blocked_moves_away():
     assert not set(decision.placements["A"]) & set(a.placement)
 
 
-def test_a_job_is_not_promised_gpus_that_blocked_ones_have_split():
+def test_no_promise_needs_servers_split_by_blocked_gpus():
     split = (BlockedGpus((0,), until=3.0), BlockedGpus((4,), until=3.0))
     early = admit(snapshot((4, 4), job("A", 2, 2, {4: 1.0}), blocked=split))
     assert verdicts(early) == {"A": False}
@@ -185,8 +185,8 @@ def test_promised_job_runs_on_fewer_gpus_while_blocks_split_servers():
 
 
 def test_jobs_of_a_lost_server_migrate_with_their_pause_charged():
-    held = running("A", 4, 9, (4, 5), measured={2: 1.0}, pause=0.5)
-    cluster = snapshot((4, 4), held)
+    promised = running("A", 4, 9, (4, 5), measured={2: 1.0}, pause=0.5)
+    cluster = snapshot((4, 4), promised)
     broken = replace(cluster, servers=(cluster.servers[0], replace(cluster.servers[1], usable=False)))
     decision = replan(broken)
     assert decision.placements["A"] == (0, 1)
@@ -214,7 +214,7 @@ def test_storing_the_final_weights_is_part_of_the_promise():
 
 
 def test_a_promise_without_slack_is_not_moved_to_make_room_for_growth():
-    """S has no second to spare; e would need its half of the server."""
+    """S has no slack; e would need GPUs of S."""
     tight = [
         running("S", 6, 6, (2, 3), measured={2: 1.0}, pause=0.5),
         running("T", 6, 6, (4, 5), measured={2: 1.0}, pause=0.5),
@@ -226,14 +226,14 @@ def test_a_promise_without_slack_is_not_moved_to_make_room_for_growth():
     assert decision.placements["T"] == (4, 5)
     assert decision.placements["e"] == ()
 
-    slack = [replace(one, deadline_at=9.0) for one in tight]
+    slack = [replace(promised, deadline_at=9.0) for promised in tight]
     moved = replan(snapshot((4, 4), *slack, best_effort))
     assert len(moved.placements["e"]) == 4
     assert sorted(change.kind.value for change in moved.changes) == ["migrate", "start"]
 
 
 def test_jobs_waiting_for_each_other_are_parted_by_a_suspension():
-    """The growing job needs the small job's GPUs, and the small job fits only on those of the growing one."""
+    """The growing job needs the small job's GPUs, and the small job fits only on the growing job's GPUs."""
     growing = job(
         "growing", 50, measured={2: 1.0, 4: 3.0}, pause=1.0, newcomer=False, gpus_now=2, placement=(4, 5)
     )
@@ -242,18 +242,18 @@ def test_jobs_waiting_for_each_other_are_parted_by_a_suspension():
     assert decision.placements == {"growing": (0, 1, 2, 3), "small": (4, 5)}
     changes = {change.job_id: change for change in decision.changes}
     assert changes["small"].suspend_first
-    assert changes["small"].pause_seconds == pytest.approx(1.5), "its own pause, after the other's"
+    assert changes["small"].pause_seconds == pytest.approx(1.5), "its own pause after that of the growing job"
     assert not changes["growing"].suspend_first
     assert changes["growing"].pause_seconds == pytest.approx(1.0)
 
     promised = replace(small, service_class=ServiceClass.SLO, promised=True, deadline_at=80.0)
     careful = replan(snapshot((4, 2), growing, promised))
     changes = {change.job_id: change for change in careful.changes}
-    assert changes["growing"].suspend_first, "best effort lets go first"
+    assert changes["growing"].suspend_first, "the best-effort job is suspended first"
     assert careful.at_risk == ()
 
 
-def test_a_policy_that_does_not_exist_is_answered_with_those_that_do():
+def test_an_unknown_policy_is_refused_with_the_list_of_policies():
     assert policy_named("punctual").name == "punctual"
     with pytest.raises(ValueError, match="there is no policy 'nonsense'; there are .*elasticflow"):
         policy_named("nonsense")

@@ -13,7 +13,7 @@ from scheduling.core.question.decision import ReasonCode
 from scheduling.core.question.snapshot import Fill, PlannerSettings
 from simulation.policies import policy_named
 from tests.core.building import job, snapshot
-from tests.core.elasticflow.test_bursts import cluster, decided, random_newcomers, same_plan
+from tests.core.elasticflow.test_bursts import cluster, decide_in_groups, random_newcomers, same_plan
 
 ONE_IN_RESERVE = PlannerSettings(slot_seconds=1.0, reserve_servers=1)
 
@@ -21,12 +21,15 @@ ONE_IN_RESERVE = PlannerSettings(slot_seconds=1.0, reserve_servers=1)
 def test_failure_cost_alone_decides_between_otherwise_equal_jobs() -> None:
     """20 s of work in 30 s: a lost server may cost 5 s but not 12 s."""
     cheap = job("cheap", 20, 30.0, {1: 1.0}, failure_slack_seconds=5.0)
-    dear = job("dear", 20, 30.0, {1: 1.0}, failure_slack_seconds=12.0)
-    verdicts = admit(snapshot((1, 1, 1), cheap, dear, settings=ONE_IN_RESERVE)).verdicts
-    assert [(each.job_id, each.promised) for each in verdicts] == [("cheap", True), ("dear", False)]
+    expensive = job("dear", 20, 30.0, {1: 1.0}, failure_slack_seconds=12.0)
+    verdicts = admit(snapshot((1, 1, 1), cheap, expensive, settings=ONE_IN_RESERVE)).verdicts
+    assert [(verdict.job_id, verdict.promised) for verdict in verdicts] == [("cheap", True), ("dear", False)]
     assert verdicts[1].reason_code == ReasonCode.TOO_SLOW_ALONE
     without = replace(ONE_IN_RESERVE, reserve_servers=0)
-    assert all(each.promised for each in admit(snapshot((1, 1, 1), cheap, dear, settings=without)).verdicts)
+    assert all(
+        verdict.promised
+        for verdict in admit(snapshot((1, 1, 1), cheap, expensive, settings=without)).verdicts
+    )
 
 
 def test_deadline_order_counts_failure_slack_of_earlier_jobs() -> None:
@@ -37,13 +40,13 @@ def test_deadline_order_counts_failure_slack_of_earlier_jobs() -> None:
     lacks = job("second", 10, 25.0, {1: 1.0}, failure_slack_seconds=6.0)
     for second, promised in ((fits, True), (lacks, False)):
         verdicts = admit(snapshot((1, 1), first, second, settings=ONE_IN_RESERVE)).verdicts
-        assert [each.promised for each in verdicts] == [True, promised]
+        assert [verdict.promised for verdict in verdicts] == [True, promised]
 
 
 def test_offer_leaves_the_failure_slack_of_its_job() -> None:
     settings = replace(ONE_IN_RESERVE, offer_hold_seconds=0.0)
     asking = [job("asks", 20, 5.0, {1: 1.0}, failure_slack_seconds=slack) for slack in (3.0, 11.0)]
-    offers = [find_offer(snapshot((1, 1), settings=settings), each) for each in asking]
+    offers = [find_offer(snapshot((1, 1), settings=settings), asking_job) for asking_job in asking]
     assert [offer.deadline_at for offer in offers if offer is not None] == [23.0, 31.0]
 
 
@@ -56,17 +59,17 @@ def test_a_new_promise_keeps_at_least_its_own_slack(
     seed: int, slacks: list[float], pauses: bool, policy: str, fill: Fill, reallocating: bool
 ) -> None:
     newcomers = [
-        replace(each, failure_slack_seconds=slack)
-        for each, slack in zip(random_newcomers(seed, 30, pauses=pauses), slacks, strict=True)
+        replace(newcomer, failure_slack_seconds=slack)
+        for newcomer, slack in zip(random_newcomers(seed, 30, pauses=pauses), slacks, strict=True)
     ]
-    asked = replace(cluster(3, fill=fill, reserve_servers=1), jobs=tuple(newcomers))
+    question = replace(cluster(3, fill=fill, reserve_servers=1), jobs=tuple(newcomers))
     chosen = policy_named(policy)
-    decision = chosen.replan(asked) if reallocating else chosen.admit(asked)
+    decision = chosen.replan(question) if reallocating else chosen.admit(question)
     promised = {verdict.job_id for verdict in decision.verdicts if verdict.promised}
-    for each in newcomers:
-        if each.id in promised:
-            stored_at = decision.plans[each.id].finish_at + each.finishing_seconds
-            assert stored_at + each.failure_slack_seconds <= each.deadline_at + 1e-4
+    for newcomer in newcomers:
+        if newcomer.id in promised:
+            stored_at = decision.plans[newcomer.id].finish_at + newcomer.finishing_seconds
+            assert stored_at + newcomer.failure_slack_seconds <= newcomer.deadline_at + 1e-4
 
 
 @pytest.mark.parametrize("policy", ["punctual", "elasticflow"])
@@ -74,11 +77,11 @@ def test_the_same_slack_for_every_job_is_the_slack_of_the_settings(policy: str) 
     newcomers = random_newcomers(7, 36, pauses=True)
     by_settings = cluster(3, reserve_servers=1, reserve_slack_seconds=6.0)
     by_job = cluster(3, reserve_servers=1)
-    each = tuple(replace(one, failure_slack_seconds=6.0) for one in newcomers)
-    verdicts, plans = decided(by_settings, newcomers, [9] * 4, policy)
-    same_verdicts, same_plans = decided(by_job, each, [9] * 4, policy)
-    assert [(one.promised, one.reason) for one in same_verdicts] == [
-        (one.promised, one.reason) for one in verdicts
+    with_slack = tuple(replace(entry, failure_slack_seconds=6.0) for entry in newcomers)
+    verdicts, plans = decide_in_groups(by_settings, newcomers, [9] * 4, policy)
+    same_verdicts, same_plans = decide_in_groups(by_job, with_slack, [9] * 4, policy)
+    assert [(entry.promised, entry.reason) for entry in same_verdicts] == [
+        (entry.promised, entry.reason) for entry in verdicts
     ]
     assert plans.keys() == same_plans.keys()
-    assert all(same_plan(plans[one], same_plans[one]) for one in plans)
+    assert all(same_plan(plans[entry], same_plans[entry]) for entry in plans)

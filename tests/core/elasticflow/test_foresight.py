@@ -1,5 +1,4 @@
-"""Forecasts of forced moves: what counts as a forced move, and whether the compiled kernels keep every
-store."""
+"""Forecasts of forced moves: which moves are forced, and whether compiled kernels keep every store."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def stage_of(problem: Problem) -> Stage:
     return Stage(problem.blocks, problem.jobs, problem.by_submission, problem.blocked, problem.blocked_until)
 
 
-def test_to_start_again_after_a_planned_wait_is_no_forced_move() -> None:
+def test_a_restart_after_a_planned_wait_is_no_forced_move() -> None:
     """The pause of the start is part of the plan already."""
     running = job(
         "waits", 100.0, 1000.0, {1: 1.0}, pause=3.0, newcomer=False, promised=True, gpus_now=1, placement=(0,)
@@ -37,7 +36,7 @@ def test_to_start_again_after_a_planned_wait_is_no_forced_move() -> None:
     plans = Plans(*set_plan(plans, 0, Draft(times, gpus), 4, 130.0, 110.0))
     foresight = ForesightFromNow(Seating(problem.present_placement), stage_of(problem), 0.0)
     rows = np.array([0])
-    for _ in range(6):  # from the beginning, and kept
+    for _ in range(6):  # the first forecast is computed in full, later forecasts resume from it
         feasible, moves = foresight.moves(Script(plans, problem.due, rows), rows)
         assert feasible
         assert moves.job.tolist() == []
@@ -76,16 +75,16 @@ def test_job_without_deadline_has_infinite_slack_for_moves() -> None:
 
 
 def stores_left_out(function: ast.FunctionDef) -> list[str]:
-    """Stores through an attribute of a variable of its own, in a kernel with a list comprehension.
+    """Return the stores of a kernel with a comprehension that go through an attribute of a local variable.
 
-    Numba looks for unused stores in such functions, and does not see that the attribute is used.
+    In such functions Numba removes stores that it considers unused, and it ignores uses of the attribute.
     """
     if not any("kernel" in ast.unparse(decorator) for decorator in function.decorator_list):
         return []
     if not any(isinstance(node, ast.ListComp | ast.GeneratorExp | ast.Lambda) for node in ast.walk(function)):
         return []
     arguments = {argument.arg for argument in function.args.args}
-    found = []
+    stores = []
     for node in ast.walk(function):
         if not (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)):
             continue
@@ -93,15 +92,15 @@ def stores_left_out(function: ast.FunctionDef) -> list[str]:
         while isinstance(holder, ast.Subscript):
             holder = holder.value
         if isinstance(holder, ast.Attribute) and ast.unparse(holder.value) not in arguments:
-            found.append(f"{function.name}: {ast.unparse(node)}")
-    return found
+            stores.append(f"{function.name}: {ast.unparse(node)}")
+    return stores
 
 
 def test_no_kernel_has_a_store_that_numba_leaves_out() -> None:
-    found = []
+    stores = []
     for package in (scheduling.core, scheduling.policies, simulation.baselines):
         for source in Path(next(iter(package.__path__))).rglob("*.py"):
             for node in ast.walk(ast.parse(source.read_text())):
                 if isinstance(node, ast.FunctionDef):
-                    found += stores_left_out(node)
-    assert found == []
+                    stores += stores_left_out(node)
+    assert stores == []

@@ -1,4 +1,4 @@
-"""Growth beside plans that change before the slot ends, as stored ones do after the slots have moved."""
+"""Growth beside plans that change within a slot, as stored plans do after slot boundaries have moved."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ CONCAVE = ScalingCurve(np.array([2, 4]), np.array([1.9, 3.5]), np.zeros(2))
 def job(
     name: str, iterations: float, curve: ScalingCurve, placement: tuple[int, ...], *plan: tuple[float, int]
 ) -> JobSnapshot:
-    """A promised job whose stored plan is (end, GPUs) pieces from now on, and not longer than its deadline
-    lets it be."""
+    """Return a promised job with a stored plan of these (end, GPUs) pieces, which ends at its deadline."""
     ends = np.array([end for end, _ in plan])
     stored = StoredPlan(
         np.concatenate(([0.0], ends[:-1])), ends, np.array([gpus for _, gpus in plan]), float(ends[-1])
@@ -56,10 +55,12 @@ def problem() -> Problem:
     return build_problem(Snapshot(0.0, 0.0, servers, jobs, settings=PlannerSettings(slot_seconds=SLOT)))
 
 
-def present_plans(asked: Problem) -> Plans:
+def present_plans(question: Problem) -> Plans:
     """Return the stored plans with their ends and GPU time."""
-    plans = copy_plans(asked.stored)
-    late, too_many = stored_plans_keep(asked.jobs, plans, np.arange(3), 3, asked.due, asked.open_timeline())
+    plans = copy_plans(question.stored)
+    late, too_many = stored_plans_keep(
+        question.jobs, plans, np.arange(3), 3, question.due, question.open_timeline()
+    )
     assert not late.size
     assert not too_many
     return plans
@@ -71,30 +72,32 @@ def held_at(plans: Plans, at: float) -> int:
     return sum(int(plans.gpus[row, piece]) for row, piece in enumerate(last))
 
 
-def left_beside(asked: Problem, plans: Plans) -> Timeline:
+def free_beside(question: Problem, plans: Plans) -> Timeline:
     """Return the GPUs that the plans leave free."""
-    return occupy_all(asked.open_timeline(), plans, np.arange(3), YES)
+    return occupy_all(question.open_timeline(), plans, np.arange(3), YES)
 
 
 def test_no_more_is_granted_than_is_free_through_the_whole_slot() -> None:
-    asked = problem()
-    plans = present_plans(asked)
-    everybody, yes = np.arange(3), np.ones(3, dtype=np.bool_)
-    growing = Growing(everybody, yes, asked.due, asked.by_deadline, np.zeros(3, dtype=np.int64))
-    rules = GrowthRules(asked.slots, False, 0.0, unknown_seconds(asked))
-    after, granted = grant_leftover(asked.jobs, plans, growing, left_beside(asked, plans), rules, 1 << 40)
+    question = problem()
+    plans = present_plans(question)
+    rows, may_grow = np.arange(3), np.ones(3, dtype=np.bool_)
+    growing = Growing(rows, may_grow, question.due, question.by_deadline, np.zeros(3, dtype=np.int64))
+    rules = GrowthRules(question.slots, False, 0.0, unknown_seconds(question))
+    after, granted = grant_leftover(
+        question.jobs, plans, growing, free_beside(question, plans), rules, 1 << 40
+    )
     assert granted
     for at in (0.0, 5.0, 9.9):
         assert held_at(after, at) <= GPUS, f"after {at} s"
 
 
 def test_no_more_is_grown_by_the_knapsack_either() -> None:
-    asked = problem()
-    plans = present_plans(asked)
-    rules = GrowthRules(asked.slots, False, 0.0, unknown_seconds(asked), 1.0)
+    question = problem()
+    plans = present_plans(question)
+    rules = GrowthRules(question.slots, False, 0.0, unknown_seconds(question), 1.0)
     after, _, _ = grow_by_knapsack(
-        asked.jobs, plans, np.arange(3), np.ones(3, dtype=np.bool_), asked.due, left_beside(asked, plans),
-        rules, 100
+        question.jobs, plans, np.arange(3), np.ones(3, dtype=np.bool_), question.due,
+        free_beside(question, plans), rules, 100,
     )  # fmt: skip
     for at in (0.0, 5.0, 9.9):
         assert held_at(after, at) <= GPUS, f"after {at} s"

@@ -21,10 +21,10 @@ ONE = {1: 1.0}
 
 
 def crowded():
-    """Return two GPUs that are promised until 8 s."""
+    """Return two jobs that are promised one GPU each until 8 s."""
     jobs = [job("A", 8, 8, ONE), job("B", 8, 8, ONE)]
     first = replan(snapshot(2, *jobs, settings=HOLD))
-    return [after(each, first, remaining=8) for each in jobs]
+    return [after(promised, first, remaining=8) for promised in jobs]
 
 
 def test_an_offer_is_found_where_every_start_costs_a_pause():
@@ -72,7 +72,7 @@ def test_held_capacity_is_not_promised_to_others_before_the_hold_ends():
 
 
 def held_for(asking, gpus, settings):
-    """Return the held offer of a job that is declined on an empty cluster."""
+    """Return an offer held for a job that an empty cluster declines."""
     offer = find_offer(snapshot(gpus, settings=settings), asking)
     assert offer is not None
     promised = replace(asking, deadline_at=offer.deadline_at, newcomer=False)
@@ -80,8 +80,8 @@ def held_for(asking, gpus, settings):
 
 
 @pytest.mark.parametrize("slower", [1.0, 0.9], ids=["speed as believed", "slower than believed"])
-def test_a_held_offer_leaves_others_what_it_does_not_take(slower: float):
-    # The offered job ends within a slot, and takes all GPUs from second 60 on.
+def test_gpus_not_needed_by_a_held_offer_are_used(slower: float):
+    # From second 60 on the offered job holds all GPUs, until it ends within a slot.
     settings = replace(UNIT_SLOTS, slot_seconds=5.0, offer_hold_seconds=60.0)
     held = held_for(job("C", 101.3, 5, C4, pause=1.5), 4, settings)
     assert held.job is not None
@@ -116,11 +116,11 @@ def test_accepted_offers_are_kept_like_any_promise(seed: int):
     slot = workload.settings.slot_seconds
     cluster = Cluster(workload.servers, replace(workload.settings, offer_hold_seconds=2.5 * slot))
     rng = Random(seed)
-    last = max(each.submitted_at for each in workload.jobs)
+    last = max(arrival.submitted_at for arrival in workload.jobs)
     cluster.run(workload.jobs, until=last + 1e-3)
-    for declined in [each for each in workload.jobs if each.id in cluster.declined]:
-        here = cluster.snapshot((), cluster.frozen_until())
-        offer = find_offer(here, declined)
+    for declined in [arrival for arrival in workload.jobs if arrival.id in cluster.declined]:
+        present = cluster.snapshot((), cluster.frozen_until())
+        offer = find_offer(present, declined)
         if offer is None or cluster.offers:
             continue
         accepted = replace(declined, id=f"{declined.id}-accepted", deadline_at=offer.deadline_at)

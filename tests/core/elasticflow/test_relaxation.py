@@ -48,39 +48,38 @@ def jobs_to_bound(jobs) -> JobsToBound:
 
 
 def most_on_time(jobs) -> int:
-    """By trying every division of the GPUs in every slot, a measured level or none for each job; no pauses.
+    """Return the largest number of jobs on time, by trying every division of the GPUs in every slot, without
+    pauses.
 
-    Of two states one is left out if it has at least as much work left of every job: whatever follows, it
-    meets no more deadlines.
+    A state is dropped if another has no more work left of any job, and so meets at least as many deadlines.
     """
     choices = [
-        chosen for chosen in product((0, *LEVELS), repeat=len(jobs)) if sum(chosen) <= GPUS
+        sizes for sizes in product((0, *LEVELS), repeat=len(jobs)) if sum(sizes) <= GPUS
     ]  # fmt: skip
     rate = [dict(zip(LEVELS, speeds(job[3]), strict=True)) | {0: 0.0} for job in jobs]
-    done = np.array([[rate[row][gpus] for row, gpus in enumerate(chosen)] for chosen in choices])
+    done = np.array([[rate[row][gpus] for row, gpus in enumerate(sizes)] for sizes in choices])
     begin = np.array([job[0] for job in jobs])
     end = begin + np.array([job[1] for job in jobs])
     states = np.array([[job[2] for job in jobs]], dtype=np.float64)
     for slot in range(2 * SLOTS):
-        # Work that is not done by its deadline stays as it is, so that what is left at the end tells who was
-        # on time.
+        # After its deadline a job's remaining work does not change: at the end it is zero for jobs on time.
         now_done = np.unique(np.where((begin <= slot) & (slot < end), done, 0.0), axis=0)
-        reached = np.maximum(0.0, states[:, None, :] - now_done[None, :, :]).reshape(-1, len(jobs))
-        # However much is left of a job that is late.
-        late = (end <= slot + 1) & (reached > 1e-9)
-        states = not_dominated(np.unique(np.where(late, np.inf, reached).round(9), axis=0))
+        remaining = np.maximum(0.0, states[:, None, :] - now_done[None, :, :]).reshape(-1, len(jobs))
+        # The remaining work of a late job does not matter.
+        late = (end <= slot + 1) & (remaining > 1e-9)
+        states = not_dominated(np.unique(np.where(late, np.inf, remaining).round(9), axis=0))
     return int((states <= 1e-9).sum(axis=1).max())
 
 
 def not_dominated(states: np.ndarray) -> np.ndarray:
     """Return the rows that no other row dominates."""
-    kept = np.ones(len(states), dtype=bool)
+    keep = np.ones(len(states), dtype=bool)
     for index in range(len(states)):
-        if kept[index]:
+        if keep[index]:
             others = (states >= states[index]).all(axis=1)
             others[index] = False
-            kept &= ~others
-    return states[kept]
+            keep &= ~others
+    return states[keep]
 
 
 @given(small_jobs, st.sampled_from([1, 2, 3, 8, 64]))
@@ -138,7 +137,7 @@ def test_no_simulated_run_meets_more_deadlines_than_its_bound(policy):
         simulation = Simulation(workload(jobs), run)
         relaxation = deadlines_bound(simulation)
         outcome = simulation.run()
-        due = np.array([one.deadline_at for one in jobs])
+        due = np.array([item.deadline_at for item in jobs])
         met = int((outcome.jobs.completed_at <= due).sum())
         assert relaxation is not None
         assert met <= relaxation.deadlines == outcome.counts["deadlines_met_bound"] <= len(jobs)

@@ -57,8 +57,8 @@ class Compared:
         expected = whole_forecast(foresight, script, rows)
         assert feasible == expected[0]
         if feasible:
-            for one, other in zip(moves, expected[1], strict=True):
-                assert np.array_equal(one, other)
+            for first, second in zip(moves, expected[1], strict=True):
+                assert np.array_equal(first, second)
         self.resumed += foresight.spared > 0
         if foresight.spared:
             began = foresight._played.events.time[foresight.spared] if foresight._played else 0.0
@@ -93,18 +93,18 @@ def random_life(chance: Random, steps: int) -> None:
     policy = policy_named(chance.choice(("punctual", "punctual", "elasticflow")))
     for step in range(steps):
         burst = random_newcomers(chance.randrange(10_000), chance.randint(8, 16), pauses=True)
-        coming = tuple(
+        arrivals = tuple(
             replace(
                 job, id=f"{step}-{job.id}", submitted_at=cluster.now + job.submitted_at * 1e-3,
                 deadline_at=cluster.now + job.deadline_at,
             )
             for job in burst
         )  # fmt: skip
-        cluster = disturbed(chance, replace(cluster, jobs=(*cluster.jobs, *coming)), sum(shape))
+        cluster = disturbed(chance, replace(cluster, jobs=(*cluster.jobs, *arrivals)), sum(shape))
         cluster = later(cluster, policy.admit(cluster), cluster.next_slot_at)
-        found = offers.find_offer(cluster, replace(coming[0], id="asks", deadline_at=cluster.now + 90.0))
-        held = (HeldOffer("held", found.plan, cluster.now + 120.0),) if found else ()
-        cluster = replace(cluster, held_offers=held)
+        offer = offers.find_offer(cluster, replace(arrivals[0], id="asks", deadline_at=cluster.now + 90.0))
+        held_offers = (HeldOffer("held", offer.plan, cluster.now + 120.0),) if offer else ()
+        cluster = replace(cluster, held_offers=held_offers)
         cluster = later(cluster, policy.replan(cluster), cluster.now + 7.0)
 
 
@@ -157,8 +157,8 @@ def later(cluster: Snapshot, decision: Decision, now: float) -> Snapshot:
 
 
 def test_forecasts_resumed_in_bursts_equal_full_forecasts(compared: Compared) -> None:
-    def moves(foresight: ForesightFromNow, *asked: Any) -> tuple[bool, Charges]:
-        return compared.moves(foresight, *asked)
+    def moves(foresight: ForesightFromNow, *arguments: Any) -> tuple[bool, Charges]:
+        return compared.moves(foresight, *arguments)
 
     with (
         patch.object(ForesightFromNow, "moves", moves),
@@ -207,14 +207,14 @@ class RandomPlans:
             (low for low in range(0, self.gpus, size or 1) if {*range(low, low + size)} <= {*free}), 0
         )
         aligned = tuple(range(first, first + size))
-        held = aligned if {*aligned} <= {*free} and chance.random() < 0.8 else tuple(sorted(free[:size]))
-        free[:] = [address for address in free if address not in held]
-        made = building.job(
+        addresses = aligned if {*aligned} <= {*free} and chance.random() < 0.8 else tuple(sorted(free[:size]))
+        free[:] = [address for address in free if address not in addresses]
+        built = building.job(
             f"job-{number:02d}", chance.uniform(20.0, 400.0), 1e4, {1: 1.0, 2: 1.8, 4: 3.2}, pause=3.0,
-            newcomer=not held, promised=bool(held), gpus_now=len(held), placement=held,
-            locked=bool(held) and chance.random() < 0.2,
+            newcomer=not addresses, promised=bool(addresses), gpus_now=len(addresses), placement=addresses,
+            locked=bool(addresses) and chance.random() < 0.2,
         )  # fmt: skip
-        return replace(made, submitted_at=float(number))
+        return replace(built, submitted_at=float(number))
 
     def change(self) -> None:
         """Change one job's plan, its latest end, or its membership."""
@@ -229,8 +229,8 @@ class RandomPlans:
 
     def plan(self, row: int, head: int | None) -> None:
         """Return a plan with new GPUs from a random slot on. ``head``: GPUs of the first slot."""
-        held = self._held(row)
-        self.used -= held
+        sizes_by_slot = self._held(row)
+        self.used -= sizes_by_slot
         begin = 0 if head is not None else self.chance.randrange(SLOTS)
         size = 0
         for slot in range(begin, SLOTS):
@@ -239,11 +239,15 @@ class RandomPlans:
                 size = int(self.problem.jobs.gpus[row])
             elif self.chance.random() < 0.3 or size > room:
                 size = self.chance.choice([0, *(gpus for gpus in (1, 2, 4) if gpus <= room)])
-            held[slot] = size
-        self.used += held
-        starts = [0, *(slot for slot in range(1, SLOTS) if held[slot] != held[slot - 1]), SLOTS]
+            sizes_by_slot[slot] = size
+        self.used += sizes_by_slot
+        starts = [
+            0,
+            *(slot for slot in range(1, SLOTS) if sizes_by_slot[slot] != sizes_by_slot[slot - 1]),
+            SLOTS,
+        ]
         times = np.array([10.0 * slot for slot in starts])
-        sizes = np.array([*(held[slot] for slot in starts[:-1]), 0], dtype=np.int64)
+        sizes = np.array([*(sizes_by_slot[slot] for slot in starts[:-1]), 0], dtype=np.int64)
         self.plans = Plans(*set_plan(self.plans, row, Draft(times, sizes), times.size, inf, 0.0))
         self.judge(row)
 
@@ -254,10 +258,10 @@ class RandomPlans:
         self.latest[row] = min(finish, 1e4) + self.chance.choice((0.5, 2.0, 4.0, 7.0, inf))
 
     def _held(self, row: int) -> IntArray:
-        held = np.zeros(SLOTS, dtype=np.int64)
+        sizes_by_slot = np.zeros(SLOTS, dtype=np.int64)
         for piece in range(self.plans.length[row]):
-            held[int(self.plans.time[row, piece] / 10.0) :] = self.plans.gpus[row, piece]
-        return held
+            sizes_by_slot[int(self.plans.time[row, piece] / 10.0) :] = self.plans.gpus[row, piece]
+        return sizes_by_slot
 
 
 @pytest.mark.parametrize(("least_between", "most_states"), [(1, 32), (1, 3), (4, 5)])
@@ -270,8 +274,8 @@ def test_forecast_resumed_from_a_stored_state_equals_the_full_one(
         patch.object(resumed_foresight, "MOST_STATES", most_states),
     ):
         for seed in range(100):
-            asked = RandomPlans(Random(seed))
-            problem = asked.problem
+            random_plans = RandomPlans(Random(seed))
+            problem = random_plans.problem
             seating = Seating(problem.present_placement)
             order = np.argsort(problem.blocked_until, kind="stable")
             stage = Stage(
@@ -279,10 +283,12 @@ def test_forecast_resumed_from_a_stored_state_equals_the_full_one(
                 problem.blocked_until[order],
             )  # fmt: skip
             foresight = ForesightFromNow(seating, stage, 0.0)
-            suspension_order = np.arange(asked.latest.size)
+            suspension_order = np.arange(random_plans.latest.size)
             for _ in range(12):
-                rows = np.array(sorted(asked.chosen), dtype=np.int64)
-                compared.moves(foresight, Script(asked.plans, asked.latest.copy(), suspension_order), rows)
-                asked.change()
+                rows = np.array(sorted(random_plans.chosen), dtype=np.int64)
+                compared.moves(
+                    foresight, Script(random_plans.plans, random_plans.latest.copy(), suspension_order), rows
+                )
+                random_plans.change()
     assert compared.resumed > 300
     assert compared.with_moves_before > 100

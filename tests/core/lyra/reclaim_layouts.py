@@ -27,15 +27,18 @@ def linear_speeds(jobs: int, most_workers: int = 64) -> Speeds:
 
 def question_of(
     jobs: Sequence[Mapping[int, Workers]],
-    wanted: int,
+    count: int,
     *,
     servers: int,
     gpus_per_worker: Sequence[int] | None = None,
     owned: Sequence[int] = (),
     **facts: Any,
 ) -> ReclaimQuestion:
-    """``jobs[i]`` maps servers to base and flexible workers; all servers have 8 GPUs and are on loan but
-    those ``owned``."""
+    """Return the question which ``count`` servers to give back.
+
+    ``jobs[i]`` maps servers to base and flexible workers. All servers have 8 GPUs; all but ``owned`` are on
+    loan.
+    """
     pairs = [(server, *counts) for job in jobs for server, counts in sorted(job.items())]
     columns = np.array(pairs, dtype=np.int64).reshape(-1, 3).T
     on_loan = np.ones(servers, dtype=np.bool_)
@@ -46,25 +49,25 @@ def question_of(
         fleet=Fleet(np.full(servers, GPUS_PER_SERVER), on_loan, np.full(servers, NO_ROLE)),
         workers=WorkerMap(np.cumsum([0, *map(len, jobs)]), columns[0], columns[1], columns[2]),
         gpus_per_worker=np.array(gpus_per_worker or [1] * len(jobs), dtype=np.int64),
-        servers=wanted,
+        servers=count,
         **facts,
     )
 
 
 def inelastic(
-    jobs: Mapping[str, Mapping[int, int]], wanted: int, *, servers: int, **facts: Any
+    jobs: Mapping[str, Mapping[int, int]], count: int, *, servers: int, **facts: Any
 ) -> ReclaimQuestion:
-    """GPUs of each job by server, numbered from 1 as in the examples; one GPU a worker, all of them base
-    workers."""
+    """Return a question about jobs with base workers only, one GPU each. ``jobs[name]`` maps servers,
+    numbered from 1 as in the examples, to GPUs."""
     rows = [{server - 1: (gpus, 0) for server, gpus in job.items()} for job in jobs.values()]
-    return question_of(rows, wanted, servers=servers, **facts)
+    return question_of(rows, count, servers=servers, **facts)
 
 
 def random_question(
     rng: np.random.Generator, *, elastic: bool = False, most_servers: int = 8
 ) -> ReclaimQuestion:
-    """A few jobs on up to 8 servers, some of them idle; with ``elastic`` some have flexible workers, and a
-    server may be owned."""
+    """Return a question about a few jobs on up to ``most_servers`` servers, of which some are idle. With
+    ``elastic`` some jobs have flexible workers, and a server may be owned."""
     servers = int(rng.integers(2, most_servers + 1))
     free = np.full(servers, GPUS_PER_SERVER)
     jobs: list[dict[int, Workers]] = []
@@ -90,7 +93,7 @@ def random_question(
 
 
 def servers_of_jobs(question: ReclaimQuestion) -> list[int]:
-    """For each job, the servers on loan with its base workers, as bits."""
+    """Return for each job the servers on loan with its base workers, as bits."""
     bits = []
     for job in range(question.workers.offsets.size - 1):
         low, high = question.workers.offsets[job : job + 2]
@@ -102,10 +105,10 @@ def servers_of_jobs(question: ReclaimQuestion) -> list[int]:
 
 
 def fewest_by_trying_everything(question: ReclaimQuestion) -> int:
-    """Fewest jobs preempted over all sets of servers on loan."""
+    """Return the smallest number of preempted jobs over all sets of servers on loan."""
     candidates = np.flatnonzero(question.fleet.on_loan).tolist()
-    wanted = min(max(question.servers, 0), len(candidates))
-    subsets = np.array([sum(1 << server for server in chosen) for chosen in combinations(candidates, wanted)])
+    count = min(max(question.servers, 0), len(candidates))
+    subsets = np.array([sum(1 << server for server in chosen) for chosen in combinations(candidates, count)])
     jobs = np.array(servers_of_jobs(question), dtype=np.int64)
     return int(((subsets[:, None] & jobs[None, :]) != 0).sum(axis=1).min())
 
@@ -115,8 +118,8 @@ def fewest_by_trying_everything(question: ReclaimQuestion) -> int:
 
 @dataclass(frozen=True)
 class Mix:
-    """Sizes of jobs: ``shares``: weight of each pair of GPUs per worker and workers; ``expansion``: workers
-    on loan for each of those."""
+    """Sizes of jobs. ``shares``: weight of each pair (GPUs per worker, workers); ``expansion``: factor by
+    which the number of workers grows on loan."""
 
     shares: Mapping[tuple[int, int], float]
     expansion: int = 1
@@ -124,43 +127,43 @@ class Mix:
 
 @dataclass
 class _Servers:
-    """Servers that fill up and are churned. ``jobs[i]``: GPUs per worker and workers by server; None once it
-    has ended."""
+    """Servers filled with jobs, some of which end. ``jobs[i]``: GPUs per worker, and workers by server; None
+    once the job has ended."""
 
     free: np.ndarray
     jobs: list[tuple[int, dict[int, int]] | None]
 
     def place(self, gpus_per_worker: int, workers: int) -> bool:
-        """Best fit: the non-empty server with the least room, else an empty one; all workers or none."""
+        """Place all workers or none, each on the server with the least room that fits. Return success."""
         free = self.free.copy()
-        held: dict[int, int] = {}
+        workers_by_server: dict[int, int] = {}
         for _ in range(workers):
             fitting = np.flatnonzero(free >= gpus_per_worker)
             if not fitting.size:
                 return False
             server = int(fitting[np.argmin(free[fitting])])
             free[server] -= gpus_per_worker
-            held[server] = held.get(server, 0) + 1
+            workers_by_server[server] = workers_by_server.get(server, 0) + 1
         self.free = free
-        self.jobs.append((gpus_per_worker, held))
+        self.jobs.append((gpus_per_worker, workers_by_server))
         return True
 
     def end(self, number: int) -> None:
-        """A job ends."""
+        """End a job and free its GPUs."""
         job = self.jobs[number]
         if job is None:
             return
-        gpus_per_worker, held = job
-        for server, workers in held.items():
+        gpus_per_worker, workers_by_server = job
+        for server, workers in workers_by_server.items():
             self.free[server] += gpus_per_worker * workers
         self.jobs[number] = None
 
 
 def best_fit_question(
-    servers: int, wanted: int, mix: Mix, seed: int, *, churn: float = 0.15, misses: int = 20
+    servers: int, count: int, mix: Mix, seed: int, *, churn: float = 0.15, misses: int = 20
 ) -> ReclaimQuestion:
-    """Servers filled by best fit until so many jobs in a row found no room; then a share of the jobs ends and
-    others fill up."""
+    """Fill servers by best fit until ``misses`` jobs in a row do not fit; then end a share ``churn`` of the
+    jobs and fill up again."""
     rng = np.random.default_rng(seed)
     cluster = _Servers(np.full(servers, GPUS_PER_SERVER), [])
     sizes, shares = np.array(list(mix.shares)), np.array(list(mix.shares.values()))
@@ -177,13 +180,16 @@ def best_fit_question(
     fill()
     alive = [job for job in cluster.jobs if job is not None]
     return question_of(
-        [{server: (workers, 0) for server, workers in held.items()} for _, held in alive],
-        wanted,
+        [
+            {server: (workers, 0) for server, workers in workers_by_server.items()}
+            for _, workers_by_server in alive
+        ],
+        count,
         servers=servers,
         gpus_per_worker=[gpus_per_worker for gpus_per_worker, _ in alive],
     )
 
 
-def asking_for(question: ReclaimQuestion, wanted: int) -> ReclaimQuestion:
-    """The same servers and jobs, another number of servers."""
-    return replace(question, servers=wanted)
+def asking_for(question: ReclaimQuestion, count: int) -> ReclaimQuestion:
+    """Return the question with another number of servers to give back."""
+    return replace(question, servers=count)

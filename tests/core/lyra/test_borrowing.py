@@ -45,7 +45,7 @@ def job(name: str, *, submitted_at: float = 0.0, **facts) -> JobSnapshot:
 
 
 def promised(**facts) -> JobSnapshot:
-    """A newcomer that needs all four owned GPUs until shortly before its deadline."""
+    """Return a newcomer that needs all four owned GPUs until shortly before its deadline."""
     return job(
         "promised",
         service_class=ServiceClass.SLO,
@@ -75,11 +75,13 @@ def test_work_without_room_beside_promises_runs_on_borrowed_servers() -> None:
     decision = decide(snapshot(promised(), job("waiting", submitted_at=-1.0)))
     assert decision.placements["promised"] == OWNED
     assert decision.placements["waiting"] == BORROWED
-    assert decision.flexible["waiting"] == (False, True, True, True), "beyond its lowest level it is flexible"
+    assert decision.flexible["waiting"] == (False, True, True, True), (
+        "workers beyond the lowest level are flexible"
+    )
 
 
 def test_a_job_waits_for_owned_gpus_that_come_free_soon_enough() -> None:
-    """Two slow GPUs would take longer than waiting for a fast one."""
+    """On two slow GPUs the job would end later than if it waits for a fast GPU."""
     measuring = BlockedGpus(addresses=BORROWED[:2], until=60.0)
     decision = decide(snapshot(promised(), job("waiting", submitted_at=-1.0), blocked=(measuring,)))
     assert not decision.placements["waiting"]
@@ -90,7 +92,7 @@ def test_work_stays_on_owned_servers_where_it_ends_sooner_there() -> None:
     assert decision.placements["alone"] == OWNED
 
 
-def test_a_promise_never_rests_on_borrowed_servers() -> None:
+def test_no_promise_depends_on_borrowed_servers() -> None:
     first = decide(snapshot(promised()))
     (verdict,) = first.verdicts
     assert verdict.promised
@@ -105,33 +107,33 @@ def test_a_job_never_measured_on_the_borrowed_kind_waits() -> None:
     assert not decision.placements["waiting"]
 
 
-def running_there(**facts) -> JobSnapshot:
-    held = facts.pop("placement", BORROWED)
-    return job("there", submitted_at=-10.0, gpus_now=len(held), placement=held, **facts)
+def running_borrowed(**facts) -> JobSnapshot:
+    addresses = facts.pop("placement", BORROWED)
+    return job("there", submitted_at=-10.0, gpus_now=len(addresses), placement=addresses, **facts)
 
 
 def test_borrowed_job_stays_while_promises_fill_owned_servers() -> None:
-    decision = decide(snapshot(promised(), running_there()))
+    decision = decide(snapshot(promised(), running_borrowed()))
     assert decision.placements["there"] == BORROWED
     assert "there" not in {change.job_id for change in decision.changes}
 
 
 def test_borrowed_job_migrates_to_clearly_faster_owned_servers() -> None:
-    decision = decide(snapshot(running_there()))
+    decision = decide(snapshot(running_borrowed()))
     assert decision.placements["there"] == OWNED
     (change,) = decision.changes
     assert (change.kind, change.gpus_before, change.gpus_after) == (ChangeKind.MIGRATE, 4, 4)
 
 
 def test_borrowed_job_is_suspended_when_its_server_is_reclaimed() -> None:
-    decision = decide(snapshot(promised(), running_there(), lent_usable=False))
+    decision = decide(snapshot(promised(), running_borrowed(), lent_usable=False))
     (change,) = [change for change in decision.changes if change.job_id == "there"]
     assert (change.kind, change.gpus_before, change.addresses) == (ChangeKind.SUSPEND, 4, ())
     assert not decision.placements["there"]
 
 
 def test_a_job_in_the_middle_of_a_change_keeps_its_borrowed_gpus() -> None:
-    decision = decide(snapshot(running_there(locked=True, placement=BORROWED[:2])))
+    decision = decide(snapshot(running_borrowed(locked=True, placement=BORROWED[:2])))
     assert decision.placements["there"] == BORROWED[:2]
     assert not decision.changes
 
@@ -150,22 +152,22 @@ def test_two_decisions_in_a_row_without_an_event_change_nothing() -> None:
         question,
         jobs=tuple(
             replace(
-                one,
+                candidate,
                 newcomer=False,
-                promised=one.id == "promised",
-                stored_plan=decision.plans.get(one.id),
-                gpus_now=len(decision.placements[one.id]),
-                placement=decision.placements[one.id],
-                flexible=decision.flexible[one.id],
+                promised=candidate.id == "promised",
+                stored_plan=decision.plans.get(candidate.id),
+                gpus_now=len(decision.placements[candidate.id]),
+                placement=decision.placements[candidate.id],
+                flexible=decision.flexible[candidate.id],
             )
-            for one in question.jobs
+            for candidate in question.jobs
         ),
     )
     assert decide(later).changes == ()
 
 
 def same_kind(*jobs: JobSnapshot, lent_usable: bool = True) -> Snapshot:
-    """The same cluster, but the borrowed server has the GPUs that the cluster itself has."""
+    """Return the snapshot with a borrowed server of the owned servers' GPU kind."""
     question = snapshot(*jobs, lent_usable=lent_usable)
     return replace(question, servers=(question.servers[0], replace(question.servers[1], same_kind=True)))
 
@@ -176,7 +178,7 @@ LONGER = curve(10.0, 19.0, 36.0, 68.0)
 def test_job_grows_from_owned_onto_borrowed_servers_of_its_kind() -> None:
     decision = decide(same_kind(job("growing", newcomer=True, lent_curve=LONGER)))
     assert decision.placements["growing"] == OWNED + BORROWED
-    assert decision.flexible["growing"] == (False,) * 4 + (True,) * 4, "what is borrowed it can do without"
+    assert decision.flexible["growing"] == (False,) * 4 + (True,) * 4, "workers on borrowed GPUs are flexible"
 
 
 def test_job_shrinks_to_owned_servers_when_borrowed_one_is_reclaimed() -> None:
@@ -187,28 +189,28 @@ def test_job_shrinks_to_owned_servers_when_borrowed_one_is_reclaimed() -> None:
         placement=OWNED + BORROWED,
         flexible=(False,) * 4 + (True,) * 4,
     )
-    kept = decide(same_kind(grown))
-    assert kept.changes == ()
+    before = decide(same_kind(grown))
+    assert before.changes == ()
     decision = decide(same_kind(grown, lent_usable=False))
     (change,) = decision.changes
     assert (change.kind, change.gpus_before, change.addresses) == (ChangeKind.SHRINK, 8, OWNED)
 
 
 def running_promise(*, borrowed: int = 0, **facts) -> JobSnapshot:
-    """A promised job on the four owned GPUs that needs them for 197 s more, with some borrowed ones beside
-    them."""
-    held = OWNED + BORROWED[:borrowed]
+    """Return a promised job that needs its four owned GPUs for another 197 s and also holds ``borrowed``
+    GPUs."""
+    addresses = OWNED + BORROWED[:borrowed]
     ends_at = facts.get("deadline_at", 300.0)
-    lasts = StoredPlan(np.array([0.0]), np.array([ends_at]), np.array([4]), ends_at)
+    plan = StoredPlan(np.array([0.0]), np.array([ends_at]), np.array([4]), ends_at)
     return job(
         "promised",
         service_class=ServiceClass.SLO,
         promised=True,
         deadline_at=facts.pop("deadline_at", 300.0),
         remaining_iterations=facts.pop("remaining_iterations", 36.0 * 197),
-        stored_plan=lasts,
-        gpus_now=len(held),
-        placement=held,
+        stored_plan=plan,
+        gpus_now=len(addresses),
+        placement=addresses,
         flexible=(False,) * 4 + (True,) * borrowed if borrowed else (),
         lent_curve=facts.pop("lent_curve", LONGER),
         **facts,
@@ -221,7 +223,7 @@ def test_a_promised_job_grows_onto_borrowed_servers_of_its_own_kind() -> None:
     assert decision.flexible["promised"] == (False,) * 4 + (True,) * 4
     assert not decision.at_risk
     plan = decision.plans["promised"]
-    assert plan.gpus.max() <= len(OWNED), "what it is promised rests on owned servers"
+    assert plan.gpus.max() <= len(OWNED), "the promise depends on owned servers alone"
 
 
 def test_a_promised_job_keeps_off_borrowed_servers_of_another_kind() -> None:
@@ -261,17 +263,17 @@ def test_unreachable_promised_job_plans_with_its_owned_gpus_alone() -> None:
 
 
 def test_unpromised_job_grows_before_an_equal_promised_job() -> None:
-    """Each holds two owned GPUs, and only one can have the four borrowed ones. The promised job is on time
-    either way."""
+    """Two jobs hold two owned GPUs each, and only one can get the four borrowed GPUs. The promised job is on
+    time either way."""
     lent_curve = curve(10.0, 19.0, 20.0, 68.0)
-    one = job(
+    unpromised = job(
         "waiting", placement=OWNED[:2], remaining_iterations=19.0 * 100, gpus_now=2, lent_curve=lent_curve
     )
-    other = replace(
+    promised_job = replace(
         running_promise(deadline_at=1000.0, lent_curve=lent_curve), remaining_iterations=19.0 * 100,
         gpus_now=2, placement=OWNED[2:],
         stored_plan=StoredPlan(np.array([0.0]), np.array([1000.0]), np.array([2]), 1000.0),
     )  # fmt: skip
-    decision = decide(same_kind(one, other))
+    decision = decide(same_kind(unpromised, promised_job))
     assert set(BORROWED) & set(decision.placements["waiting"])
     assert len(decision.placements["waiting"]) >= len(decision.placements["promised"])

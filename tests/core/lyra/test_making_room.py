@@ -26,24 +26,24 @@ from tests.core.small_instances import LOADS, one_slot_later, random_snapshot
 
 PUNCTUAL, ELASTICFLOW = policy_named("punctual"), policy_named("elasticflow")
 NOW = 1000.0
-NO_ROOM_FOR_ANYBODY = tuple(ExpectedDemand().noted(0.0, 0, 1e-6, 20.0).remembered().tolist())
-"""What is known where a typical newcomer needs next to nothing: any room costs too much."""
+NO_ROOM_FOR_ANY_JOB = tuple(ExpectedDemand().noted(0.0, 0, 1e-6, 20.0).remembered().tolist())
+"""Memory of a policy for which a typical newcomer needs almost nothing: making room always costs too much."""
 
 
 def after_jobs_of(*gpu_seconds: float) -> ExpectedDemand:
     demand = ExpectedDemand()
-    for number, needed in enumerate(gpu_seconds):
-        demand = demand.noted(float(number), 0, needed, 20.0)
+    for number, gpu_time in enumerate(gpu_seconds):
+        demand = demand.noted(float(number), 0, gpu_time, 20.0)
     return demand
 
 
 def squeezing(demand: ExpectedDemand, **facts) -> Snapshot:
-    """X is promised both GPUs for all the time; Y fits where X is planned anew, to begin on one (the paper's
-    rule refuses Y)."""
+    """Return two jobs on two GPUs: X takes both until its deadline; Y fits only if X is replanned to begin on
+    one GPU. The paper's rule refuses Y."""
     x = job("X", 2.5, NOW + 2.0, C3, submitted_at=NOW - 1.0)
     y = job("Y", 1.0, NOW + 2.0, C3, submitted_at=NOW, **facts)
-    learnt = tuple(demand.remembered().tolist())
-    return snapshot(2, x, y, now=NOW, settings=UNIT_SLOTS, memory=learnt)
+    memory = tuple(demand.remembered().tolist())
+    return snapshot(2, x, y, now=NOW, settings=UNIT_SLOTS, memory=memory)
 
 
 def test_room_is_made_for_a_newcomer_that_needs_no_more_than_most():
@@ -57,14 +57,14 @@ def test_refusal_shows_the_cost_of_making_room():
     assert verdicts(decision) == {"X": True, "Y": False}
     refusal = decision.verdicts[1]
     assert refusal.reason_code is ReasonCode.CAPACITY
-    found = re.search(
+    figures = re.search(
         r"making room would take ([\d.e-]+) GPU hours, and half of the jobs submitted of late need at most "
         r"([\d.e-]+) GPU hours",
         refusal.reason,
     )
-    assert found is not None
-    assert float(found[1]) == pytest.approx(1.0 / 3600.0, rel=0.01)
-    assert float(found[2]) == pytest.approx(0.5 / 3600.0, rel=0.2)  # sizes are learnt in steps
+    assert figures is not None
+    assert float(figures[1]) == pytest.approx(1.0 / 3600.0, rel=0.01)
+    assert float(figures[2]) == pytest.approx(0.5 / 3600.0, rel=0.2)  # sizes are learnt in steps
 
 
 def test_half_of_the_submissions_need_at_most_the_typical_need():
@@ -73,8 +73,8 @@ def test_half_of_the_submissions_need_at_most_the_typical_need():
     assert after_jobs_of(1.0, 1.0, 500.0, 500.0, 500.0).typical() == pytest.approx(500.0, rel=0.2)
 
 
-def admission_of(asked: Snapshot) -> tuple[Admission, int]:
-    problem = build_problem(asked)
+def admission_of(question: Snapshot) -> tuple[Admission, int]:
+    problem = build_problem(question)
     budget = PauseBudget(problem, Seating(problem.present_placement))
     return Admission(problem, budget, search=SearchLimits()), problem.newcomers[0]
 
@@ -83,10 +83,12 @@ def states_with_newcomers(seeds: range) -> list[Snapshot]:
     """Return states that `punctual` reached, each with one newcomer."""
     states = []
     for seed in seeds:
-        asked = random_snapshot(seed, LOADS["loaded"], pause=0.1 if seed % 2 else 0.0)
-        early = replace(asked, jobs=asked.jobs[: len(asked.jobs) // 2])
+        instance = random_snapshot(seed, LOADS["loaded"], pause=0.1 if seed % 2 else 0.0)
+        early = replace(instance, jobs=instance.jobs[: len(instance.jobs) // 2])
         later = one_slot_later(early, PUNCTUAL.replan(early))
-        states += [replace(later, jobs=(*later.jobs, one)) for one in asked.jobs[len(early.jobs) :]]
+        states += [
+            replace(later, jobs=(*later.jobs, newcomer)) for newcomer in instance.jobs[len(early.jobs) :]
+        ]
     return states
 
 
@@ -94,9 +96,9 @@ def test_every_job_that_algorithm_1_promises_is_promised():
     """The state is the same, and a typical newcomer may need very little."""
     promised = refused = 0
     for state in states_with_newcomers(range(24)):
-        asked = replace(state, memory=NO_ROOM_FOR_ANYBODY)
-        (published,) = ELASTICFLOW.admit(asked).verdicts
-        (verdict,) = PUNCTUAL.admit(asked).verdicts
+        question = replace(state, memory=NO_ROOM_FOR_ANY_JOB)
+        (published,) = ELASTICFLOW.admit(question).verdicts
+        (verdict,) = PUNCTUAL.admit(question).verdicts
         assert verdict.promised == published.promised
         assert PUNCTUAL.admit(state).verdicts[0].promised or not published.promised
         promised += published.promised
@@ -106,20 +108,20 @@ def test_every_job_that_algorithm_1_promises_is_promised():
 
 
 def test_room_that_is_made_is_made_wherever_more_is_typical():
-    made = 0
+    rooms = 0
     for state in states_with_newcomers(range(24)):
         if ELASTICFLOW.admit(state).verdicts[0].promised:
             continue
         admission, row = admission_of(state)
         answers = [room_made(admission, row, SearchLimits(), most)[0] for most in (1e-9, 0.5, 1.0, 2.0, 1e9)]
-        found = [plans is not None for plans in answers]
-        assert found == sorted(found)
-        made += found[-1]
-    assert made > 0
+        has_room = [plans is not None for plans in answers]
+        assert has_room == sorted(has_room)
+        rooms += has_room[-1]
+    assert rooms > 0
 
 
 def four_large(busy: float) -> tuple[JobSnapshot, ...]:
-    """Four promises on two GPUs each, for the share ``busy`` of their time."""
+    """Return four jobs that each need two GPUs for the share ``busy`` of the time to their deadlines."""
     return tuple(
         job(f"large{number}", busy * 1.6 * window, NOW + window, {1: 1.0, 2: 1.6}, submitted_at=NOW - 1.0)
         for number, window in enumerate((100.0, 120.0, 140.0, 160.0))
@@ -129,26 +131,28 @@ def four_large(busy: float) -> tuple[JobSnapshot, ...]:
 @pytest.mark.parametrize(("busy", "admitted"), [(0.85, True), (1.0, False)])
 def test_small_job_beside_four_large_promises_is_decided_as_published(busy, admitted):
     """Four promises hold all eight GPUs."""
-    before = snapshot(8, *four_large(busy), now=NOW, settings=UNIT_SLOTS, memory=NO_ROOM_FOR_ANYBODY)
+    before = snapshot(8, *four_large(busy), now=NOW, settings=UNIT_SLOTS, memory=NO_ROOM_FOR_ANY_JOB)
     decision = PUNCTUAL.replan(before)
     assert all(verdicts(decision).values())
     running = tuple(
         replace(
-            one, newcomer=False, promised=True, stored_plan=decision.plans[one.id],
-            gpus_now=len(decision.placements[one.id]), placement=decision.placements[one.id],
+            large, newcomer=False, promised=True, stored_plan=decision.plans[large.id],
+            gpus_now=len(decision.placements[large.id]), placement=decision.placements[large.id],
         )
-        for one in before.jobs
+        for large in before.jobs
     )  # fmt: skip
     small = job("small", 2.0, NOW + 4.0, {1: 1.0}, submitted_at=NOW)
-    asked = replace(before, jobs=(*running, small))
-    assert verdicts(ELASTICFLOW.replan(asked)) == verdicts(PUNCTUAL.replan(asked)) == {"small": admitted}
+    question = replace(before, jobs=(*running, small))
+    assert (
+        verdicts(ELASTICFLOW.replan(question)) == verdicts(PUNCTUAL.replan(question)) == {"small": admitted}
+    )
 
 
 def test_demand_is_learnt_only_by_policies_that_make_room():
-    asked = squeezing(ExpectedDemand())
-    learnt = ExpectedDemand.recalled(np.array(PUNCTUAL.admit(asked).memory))
+    question = squeezing(ExpectedDemand())
+    learnt = ExpectedDemand.recalled(np.array(PUNCTUAL.admit(question).memory))
     assert learnt.gpu_seconds.sum() == pytest.approx(2 * 2.5 / 1.5 + 1.0)
-    assert ELASTICFLOW.admit(asked).memory == ()
+    assert ELASTICFLOW.admit(question).memory == ()
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ FIGURE = {"a": {1: 8, 2: 8}, "b": {3: 8}, "c": {4: 8, 5: 2}, "d": {5: 2, 6: 8}}
 INFORMED = (ReclaimMethod.LYRA, ReclaimMethod.IMPROVED, ReclaimMethod.OPTIMAL)
 
 
-def figure(wanted, **facts):
-    return inelastic(FIGURE, wanted, servers=6, **facts)
+def figure(count, **facts):
+    return inelastic(FIGURE, count, servers=6, **facts)
 
 
 def layout(question):
@@ -28,7 +28,7 @@ def layout(question):
 
 
 def answer(question, method=ReclaimMethod.LYRA):
-    """Servers returned, numbered from 1; jobs preempted; GPUs freed on servers that stay."""
+    """Return the servers given back, numbered from 1; the jobs preempted; the GPUs freed on other servers."""
     reclaim = choose_servers(question, method)
     return [int(row) + 1 for row in reclaim.returned], reclaim.preempted.tolist(), reclaim.collateral_gpus
 
@@ -45,7 +45,7 @@ def test_v1_the_costs_of_a_server_by_both_fractions():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "returned", "preempted", "collateral"),
+    ("count", "returned", "preempted", "collateral"),
     [
         (1, [3], "b", 0),
         (2, [1, 2], "a", 0),
@@ -54,13 +54,13 @@ def test_v1_the_costs_of_a_server_by_both_fractions():
         (5, [1, 2, 4, 5, 6], "acd", 0),
     ],
 )
-def test_v2_lyra_with_the_last_pick_by_number_of_jobs(wanted, returned, preempted, collateral):
-    servers, stopped, gpus = answer(figure(wanted))
+def test_v2_lyra_with_the_last_pick_by_number_of_jobs(count, returned, preempted, collateral):
+    servers, stopped, gpus = answer(figure(count))
     assert (servers, named(stopped), gpus) == (returned, preempted, collateral)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "returned", "preempted", "collateral"),
+    ("count", "returned", "preempted", "collateral"),
     [
         (1, [3], "b", 0),
         (2, [1, 2], "a", 0),
@@ -69,22 +69,22 @@ def test_v2_lyra_with_the_last_pick_by_number_of_jobs(wanted, returned, preempte
         (5, [1, 2, 4, 5, 6], "acd", 0),
     ],
 )
-def test_v2_lyra_as_published(wanted, returned, preempted, collateral):
-    servers, stopped, gpus = answer(figure(wanted, exact_last_pick=False))
+def test_v2_lyra_as_published(count, returned, preempted, collateral):
+    servers, stopped, gpus = answer(figure(count, exact_last_pick=False))
     assert (servers, named(stopped), gpus) == (returned, preempted, collateral)
 
 
 @pytest.mark.parametrize("exact_last_pick", [True, False])
 @pytest.mark.parametrize("method", list(ReclaimMethod))
-def test_v2_asked_for_all_servers_every_method_returns_all(method, exact_last_pick):
-    for wanted in (6, 7):
-        servers, stopped, gpus = answer(figure(wanted, exact_last_pick=exact_last_pick), method)
+def test_v2_every_method_returns_all_servers_when_all_are_requested(method, exact_last_pick):
+    for count in (6, 7):
+        servers, stopped, gpus = answer(figure(count, exact_last_pick=exact_last_pick), method)
         assert (sorted(servers), named(stopped), gpus) == ([1, 2, 3, 4, 5, 6], "abcd", 0)
 
 
 @pytest.mark.parametrize("method", [ReclaimMethod.IMPROVED, ReclaimMethod.OPTIMAL])
 def test_v2_the_optimum(method):
-    fewest = [len(answer(figure(wanted), method)[1]) for wanted in range(7)]
+    fewest = [len(answer(figure(count), method)[1]) for count in range(7)]
     assert fewest == [0, 1, 1, 2, 3, 3, 4]
 
 
@@ -104,11 +104,12 @@ def test_v2_tie_returns_the_server_that_frees_another_one_too():
     assert reclaim.newly_preempted.tolist() == [1, 0]
 
 
-def v11(wanted):
-    """E: 2 base and 3 flexible workers of 2 GPUs, F: 1 and 1; bases on I1, flexible ones on I2, I3 idle."""
+def v11(count):
+    """Return two jobs with 2 GPUs a worker: E with 2 base and 3 flexible workers, F with 1 and 1. Base
+    workers are on I1, flexible workers on I2, and I3 is idle."""
     return question_of(
         [{0: (2, 0), 1: (0, 3)}, {0: (1, 0), 1: (0, 1)}],
-        wanted,
+        count,
         servers=3,
         gpus_per_worker=[2, 2],
         remaining_iterations=np.array([600.0, 100.0]),
@@ -132,16 +133,17 @@ def test_v11_idle_then_flexible_then_preemption(method):
     three = choose_servers(v11(3), method)
     assert three.returned.tolist() == [2, 1, 0]
     assert three.preempted.tolist() == [0, 1]
-    assert three.scale_in_workers.size == 0, "whoever is preempted is not scaled in as well"
+    assert three.scale_in_workers.size == 0, "a preempted job is not scaled in as well"
     assert three.group.tolist() == [ReclaimGroup.IDLE, ReclaimGroup.FLEXIBLE, ReclaimGroup.PREEMPTION]
     assert [three.returned_from(group) for group in ReclaimGroup] == [1, 1, 1]
     assert three.collateral_gpus == 0
 
 
-def v12(wanted, **facts):
-    """E on 5 workers, 3 of them flexible on X; F on 2, one of them on Y; base workers on a third server."""
+def v12(count, **facts):
+    """Return two jobs: E has 3 flexible workers on X and 2 base workers, F has 1 flexible worker on Y and 1
+    base worker. All base workers are on a third server."""
     facts.setdefault("remaining_iterations", np.array([600.0, 100.0]))
-    return question_of([{0: (0, 3), 2: (2, 0)}, {1: (0, 1), 2: (1, 0)}], wanted, servers=3, **facts)
+    return question_of([{0: (0, 3), 2: (2, 0)}, {1: (0, 1), 2: (1, 0)}], count, servers=3, **facts)
 
 
 def test_v12_the_flexible_server_that_saves_less_time_goes_first():
@@ -153,18 +155,18 @@ def test_v12_the_flexible_server_that_saves_less_time_goes_first():
 
 @pytest.mark.parametrize("method", INFORMED)
 def test_flexible_servers_can_be_ordered_by_number_of_workers(method):
-    """The server with a single worker saves 900 s, the one with three of them 30 s."""
+    """The server with one flexible worker saves 900 s, the server with three saves 30 s."""
     facts = {"remaining_iterations": np.array([100.0, 1800.0])}
     assert choose_servers(v12(1, **facts), method).returned.tolist() == [0]
     reclaim = choose_servers(v12(2, **facts, fewest_workers_first=True), method)
     assert reclaim.returned.tolist() == [1, 0]
-    assert reclaim.cost.tolist() == [1.0, 3.0], "workers that go"
+    assert reclaim.cost.tolist() == [1.0, 3.0], "the number of workers that leave"
     assert reclaim.group.tolist() == [ReclaimGroup.FLEXIBLE] * 2
     assert reclaim.preempted.size == 0
 
 
 def test_loss_is_recomputed_after_each_release():
-    """Of one job the first flexible server saves 5 s, the next 25 s, more than the 12 s of the other job."""
+    """One job's first flexible server saves 5 s and its next 25 s; the other job's server saves 12 s."""
     speeds = Speeds(
         np.array([0, 4, 6]), np.array([1, 2, 3, 4, 1, 2]), np.array([1.0, 2.0, 4.0, 5.0, 1.0, 1.25])
     )
@@ -203,7 +205,7 @@ def test_v13_the_last_pick_by_number_of_jobs_saves_one():
 
 
 @pytest.mark.parametrize("exact_last_pick", [True, False])
-def test_v13_of_equal_excess_the_one_that_empties_another_server_wins(exact_last_pick):
+def test_v13_at_equal_excess_a_server_that_empties_another_wins(exact_last_pick):
     jobs = {"j0": {4: 2, 5: 2}, "j1": {4: 2, 5: 2}, "j2": {2: 2}}
     question = inelastic(jobs, 4, servers=5, exact_last_pick=exact_last_pick)
     assert answer(question)[:2] == ([1, 3, 4, 5], [0, 1])
@@ -226,9 +228,9 @@ def test_v18_by_server_fraction_alone_two_jobs_would_be_stopped():
 
 
 @pytest.mark.parametrize("method", list(ReclaimMethod))
-@pytest.mark.parametrize("wanted", [0, -3])
-def test_nothing_is_returned_when_nothing_is_wanted(method, wanted):
-    reclaim = choose_servers(asking_for(v11(1), wanted), method)
+@pytest.mark.parametrize("count", [0, -3])
+def test_nothing_is_returned_when_nothing_is_requested(method, count):
+    reclaim = choose_servers(asking_for(v11(1), count), method)
     assert reclaim.returned.size == reclaim.preempted.size == reclaim.scale_in_job.size == 0
 
 
@@ -250,8 +252,8 @@ def test_base_workers_on_owned_servers_do_not_make_a_job_look_cheap():
 
 
 def test_wide_job_looks_cheap_where_owned_servers_are_counted():
-    """Two servers go back: first the wide job's, a quarter of whose cost falls on it, then, by number of
-    jobs, either."""
+    """Two servers go back: first the wide job's, which carries a quarter of that job's cost, then either of
+    the other two, which preempt one job each."""
     jobs = [{1: (1, 0), 3: (1, 0), 4: (1, 0), 5: (1, 0)}, {0: (1, 0)}, {2: (1, 0)}]
     question = question_of(jobs, 2, servers=6, owned=[3, 4, 5])
     places = layout(question)

@@ -30,14 +30,14 @@ def job_of_pairs(question):
     return np.repeat(np.arange(question.workers.offsets.size - 1), np.diff(question.workers.offsets))
 
 
-def same(one: Reclaim, other: Reclaim) -> bool:
+def same(first: Reclaim, second: Reclaim) -> bool:
     return all(
-        np.array_equal(getattr(one, field.name), getattr(other, field.name)) for field in fields(Reclaim)
+        np.array_equal(getattr(first, field.name), getattr(second, field.name)) for field in fields(Reclaim)
     )
 
 
 @given(SEEDS, QUICK, st.booleans())
-def test_exactly_as_many_as_wanted_go_back_and_only_servers_on_loan(seed, method, exact_last_pick):
+def test_exactly_the_requested_number_of_loaned_servers_goes_back(seed, method, exact_last_pick):
     question = drawn(seed, exact_last_pick=exact_last_pick)
     returned = choose_servers(question, method).returned
     assert (
@@ -56,9 +56,9 @@ def test_jobs_with_base_workers_on_returned_servers_are_preempted(seed, method):
     assert reclaim.preempted.tolist() == stopped.tolist()
     assert reclaim.newly_preempted.sum() == stopped.size
     scaled = leaving & (workers.flexible > 0) & ~np.isin(job, stopped)
-    found = zip(reclaim.scale_in_job, reclaim.scale_in_server, reclaim.scale_in_workers, strict=True)
+    scaled_in = zip(reclaim.scale_in_job, reclaim.scale_in_server, reclaim.scale_in_workers, strict=True)
     expected = zip(job[scaled], workers.server[scaled], workers.flexible[scaled], strict=True)
-    assert sorted(found) == sorted(expected)
+    assert sorted(scaled_in) == sorted(expected)
     gpus = ((workers.base + workers.flexible) * question.gpus_per_worker[job])[
         np.isin(job, stopped) & ~leaving
     ]
@@ -75,10 +75,10 @@ def test_idle_then_flexible_then_preempting_servers_are_returned(seed, method):
     present = set(question.workers.server.tolist())
     idle = sum(server not in present for server in loaned.tolist())
     without_base = sum(server not in bound for server in loaned.tolist())
-    wanted = reclaim.returned.size
-    assert reclaim.returned_from(ReclaimGroup.IDLE) == min(wanted, idle)
-    assert reclaim.returned_from(ReclaimGroup.FLEXIBLE) == min(wanted, without_base) - min(wanted, idle)
-    if wanted <= without_base:
+    count = reclaim.returned.size
+    assert reclaim.returned_from(ReclaimGroup.IDLE) == min(count, idle)
+    assert reclaim.returned_from(ReclaimGroup.FLEXIBLE) == min(count, without_base) - min(count, idle)
+    if count <= without_base:
         assert reclaim.preempted.size == 0
 
 
@@ -89,9 +89,9 @@ def test_the_same_question_has_the_same_answer(seed, method):
 
 
 @given(SEEDS, st.integers(1, 40), st.booleans())
-def test_improved_is_never_worse_than_lyra(seed, wanted, exact_last_pick):
+def test_improved_is_never_worse_than_lyra(seed, count, exact_last_pick):
     mix = Mix({(1, 1): 0.3, (2, 1): 0.2, (2, 3): 0.2, (1, 8): 0.15, (2, 8): 0.1, (4, 8): 0.05})
-    question = asking_for(best_fit_question(24, wanted, mix, seed % 8), min(wanted, 23))
+    question = asking_for(best_fit_question(24, count, mix, seed % 8), min(count, 23))
     question = replace(question, exact_last_pick=exact_last_pick)
     lyra = choose_servers(question, ReclaimMethod.LYRA)
     improved = choose_servers(question, ReclaimMethod.IMPROVED)
@@ -118,8 +118,8 @@ def test_seed_determines_random_choices(method):
 
 
 def test_smallest_count_first_counts_once_and_counts_flexible_workers():
-    """Server 1 hosts two jobs, so it goes after 0 and 2, although preempting the first one's job leaves it a
-    single one."""
+    """Server 1 hosts two jobs, so servers 0 and 2 go first, although preempting the job of server 0 would
+    leave only one job on server 1."""
     question = inelastic({"a": {1: 2, 2: 2}, "b": {2: 2}, "c": {3: 2}}, 2, servers=3)
     reclaim = choose_servers(question, ReclaimMethod.SCF)
     assert sorted(reclaim.returned.tolist()) == [0, 2]
@@ -128,23 +128,30 @@ def test_smallest_count_first_counts_once_and_counts_flexible_workers():
 
 @given(SEEDS, QUICK)
 def test_reclaim_effects_equal_workers_missing_in_the_next_division(seed, method):
-    """The choice's consequences, the policy's view of the jobs afterwards, and the count by GPU agree."""
+    """The reclaim's own figures, the workers that remain usable, and the count per GPU agree."""
     question = drawn(seed)
     reclaim = choose_servers(question, method)
     job, workers, jobs = job_of_pairs(question), question.workers, question.workers.offsets.size - 1
     returned = np.isin(np.arange(question.fleet.gpus.size), reclaim.returned)
-    left = usable_workers(workers, question.fleet._replace(gpus=np.where(returned, 0, 1)))
-    assert not returned[left.server].any()
+    remaining = usable_workers(workers, question.fleet._replace(gpus=np.where(returned, 0, 1)))
+    assert not returned[remaining.server].any()
     alive = np.flatnonzero(np.diff(workers.offsets) > 0)
-    emptied = np.flatnonzero(np.diff(left.offsets) == 0)
+    emptied = np.flatnonzero(np.diff(remaining.offsets) == 0)
     only_flexible_there = np.setdiff1d(np.intersect1d(alive, emptied), reclaim.preempted)
     assert np.isin(reclaim.preempted, emptied).all()
     assert np.isin(only_flexible_there, reclaim.scale_in_job).all()
-    each = workers.base + workers.flexible
-    base = np.concatenate([np.arange(count) < own for count, own in zip(each, workers.base, strict=True)])
-    by_gpu = effects_of(np.repeat(job, each), np.repeat(workers.server, each), base, returned, jobs)
+    all_workers = workers.base + workers.flexible
+    base = np.concatenate(
+        [np.arange(count) < own for count, own in zip(all_workers, workers.base, strict=True)]
+    )
+    by_gpu = effects_of(
+        np.repeat(job, all_workers), np.repeat(workers.server, all_workers), base, returned, jobs
+    )
     assert np.flatnonzero(by_gpu.preempted).tolist() == reclaim.preempted.tolist()
     assert np.flatnonzero(by_gpu.scaled_in).tolist() == np.unique(reclaim.scale_in_job).tolist()
-    kept = np.bincount(np.repeat(job, each)[by_gpu.kept], minlength=jobs)
-    owner = np.repeat(np.arange(jobs), np.diff(left.offsets))
-    assert kept.tolist() == np.bincount(owner, weights=left.base + left.flexible, minlength=jobs).tolist()
+    kept_workers = np.bincount(np.repeat(job, all_workers)[by_gpu.kept], minlength=jobs)
+    owner = np.repeat(np.arange(jobs), np.diff(remaining.offsets))
+    assert (
+        kept_workers.tolist()
+        == np.bincount(owner, weights=remaining.base + remaining.flexible, minlength=jobs).tolist()
+    )

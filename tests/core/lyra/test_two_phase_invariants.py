@@ -64,8 +64,8 @@ def jobs_to_come(draw):
 
 @st.composite
 def stories(draw):
-    """A fleet, options, and per step: who arrives, which running jobs end, which server on loan is taken away
-    or comes."""
+    """Draw the GPUs of owned servers, those of loaned servers, and steps. A step: the jobs that arrive, the
+    running jobs that end, and a loaned server that leaves or returns."""
     owned, lent = draw(SIZES), draw(SIZES)
     steps = [
         (
@@ -79,7 +79,7 @@ def stories(draw):
 
 
 @given(stories(), OPTIONS)
-def test_every_division_keeps_its_rules_and_repeats_itself(story, options):
+def test_every_division_keeps_its_rules_and_is_repeatable(story, options):
     owned, lent, steps = story
     present = [True] * len(lent)
     jobs: list[Job] = []
@@ -99,8 +99,7 @@ def test_every_division_keeps_its_rules_and_repeats_itself(story, options):
         check_skips(fleet, jobs, division, options)
         jobs = settled(jobs, division)
         if any(jobs[number].mixes for number in division.admitted):
-            # A mixing job may have taken GPUs that were meant for flexible workers which found no place
-            # there.
+            # A mixing job may have taken GPUs for which flexible workers were too large: divide once more.
             division = division_of(fleet, jobs, options)
             jobs = settled(jobs, division)
         again = division_of(fleet, jobs, options)
@@ -139,11 +138,11 @@ def settled(jobs: list[Job], division: Division) -> list[Job]:
 
 
 def without_server(job: Job, server: int) -> Job:
-    """The job after a server was taken back: stopped if it had a base worker there, else smaller."""
+    """Return the job after a server was taken back: stopped if it had a base worker there, else smaller."""
     base, _ = job.places.get(server, (0, 0))
     if base:
         return replace(job, places={})
-    return replace(job, places={other: held for other, held in job.places.items() if other != server})
+    return replace(job, places={other: workers for other, workers in job.places.items() if other != server})
 
 
 def check_capacity(fleet: Fleet, jobs: list[Job], division: Division) -> None:
@@ -158,11 +157,11 @@ def check_capacity(fleet: Fleet, jobs: list[Job], division: Division) -> None:
 
 
 def check_kinds(fleet: Fleet, jobs: list[Job], division: Division) -> None:
-    """One kind a job unless it mixes, a number of workers that it can have, the rate of that number."""
+    """Check that a job runs on one kind unless it mixes, on an allowed number of workers, at their rate."""
     for number, job in enumerate(jobs):
         totals = [0, 0]
-        for server, held in places_in(division.workers, number).items():
-            totals[int(fleet.on_loan[server])] += sum(held)
+        for server, workers in places_in(division.workers, number).items():
+            totals[int(fleet.on_loan[server])] += sum(workers)
         assert job.owned or totals[0] == 0
         assert job.lent or totals[1] == 0
         if totals[0] and totals[1]:
@@ -180,8 +179,8 @@ def check_kinds(fleet: Fleet, jobs: list[Job], division: Division) -> None:
 
 
 def check_bases(fleet: Fleet, jobs: list[Job], division: Division, options: TwoPhase) -> None:
-    """Base workers never stop, nor move, but all together onto loan where that is chosen; who is started has
-    all of its base, who is not has nothing."""
+    """Check that base workers never stop and never move, except all together onto loan with
+    ``elastic_moves``; a started job has all of its base workers, a skipped job has no workers."""
     for number, job in enumerate(jobs):
         bases = {server: base for server, (base, _) in places_in(division.workers, number).items() if base}
         before = {server: base for server, (base, _) in job.places.items() if base}
@@ -216,16 +215,18 @@ def check_skips(fleet: Fleet, jobs: list[Job], division: Division, options: TwoP
     for number, job in enumerate(jobs):
         for server, (base, _) in places_in(division.workers, number).items():
             free[server] -= base * job.gpus
-    left = [int(free[fleet.on_loan == lent].sum()) for lent in (False, True)]
+    gpus_left = [int(free[fleet.on_loan == lent].sum()) for lent in (False, True)]
     for number, reason in zip(division.skipped.tolist(), division.reason.tolist(), strict=True):
         job = jobs[number]
         demands = [min(rates) * job.gpus if rates else None for rates in (job.owned, job.lent)]
         if reason == Skip.HELD_UP:
             assert options.order is BaseOrder.FIRST_COME
-        if reason == Skip.NO_ROOM and not job.mixes and counts_nobody_else(division, options):
-            assert all(demand is None or demand > gpus for demand, gpus in zip(demands, left, strict=True))
+        if reason == Skip.NO_ROOM and not job.mixes and holds_no_gpus_back(division, options):
+            assert all(
+                demand is None or demand > gpus for demand, gpus in zip(demands, gpus_left, strict=True)
+            )
 
 
-def counts_nobody_else(division: Division, options: TwoPhase) -> bool:
+def holds_no_gpus_back(division: Division, options: TwoPhase) -> bool:
     """Return whether no GPUs are held back for a fragmented job."""
     return options.reconsider or Skip.FRAGMENTED not in division.reason

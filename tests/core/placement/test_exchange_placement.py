@@ -18,7 +18,7 @@ from scheduling.core.question.snapshot import JobSnapshot
 from tests.core.building import job, snapshot
 from tests.plugins.examples import examples
 
-#: One GPU's way to others of its server, and a server's network interface, which its GPUs share.
+#: Bandwidth of a GPU to others of its server, and of a server's network interface, which its GPUs share.
 WITHIN_BYTES_PER_SECOND, BETWEEN_BYTES_PER_SECOND = 100e9, 12.5e9
 ROW_BYTES = 1e6
 SERVER, SERVERS = 8, 4
@@ -37,7 +37,7 @@ def shapes(workers: int, free: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def all_to_all_seconds(shape: Sequence[int]) -> float:
-    """Time of an all-to-all in which each worker sends equally many rows to each (Lina 1.3)."""
+    """Return the time of an all-to-all in which each worker sends equally many rows to each (Lina 1.3)."""
     total = sum(shape)
     return max(
         max(
@@ -50,7 +50,7 @@ def all_to_all_seconds(shape: Sequence[int]) -> float:
 
 
 def step_score(shape: Sequence[int]) -> float:
-    """Seconds of a step by the score of MoESys: all-to-alls, and an all-reduce."""
+    """Return the seconds of a step by the score of MoESys: all-to-alls, and an all-reduce."""
     parts = [(FreeServer(str(server), workers), workers) for server, workers in enumerate(shape) if workers]
     return score_placement(parts, TRAFFIC, LinkRates()).score
 
@@ -60,26 +60,26 @@ def step_score(shape: Sequence[int]) -> float:
 def test_a_job_gets_the_place_with_the_cheapest_exchange(seed: int, size: int) -> None:
     rng = Random(seed)
     running: list[JobSnapshot] = []
-    taken: set[int] = set()
+    occupied: set[int] = set()
     for number in range(rng.randrange(10)):
         gpus = rng.choice([1, 2, 4])
         first = rng.randrange(SERVER * SERVERS // gpus) * gpus
         block = tuple(range(first, first + gpus))
-        if taken.isdisjoint(block):
-            taken.update(block)
+        if occupied.isdisjoint(block):
+            occupied.update(block)
             running.append(
                 job(
                     f"running{number}", 100.0, measured={gpus: 1.0}, newcomer=False, gpus_now=gpus,
                     placement=block,
                 )
             )  # fmt: skip
-    asked = snapshot((SERVER,) * SERVERS, *running, job("newcomer", 100.0, measured={size: 1.0}))
-    places = replan(asked).placements
+    question = snapshot((SERVER,) * SERVERS, *running, job("newcomer", 100.0, measured={size: 1.0}))
+    places = replan(question).placements
     if "newcomer" not in places or not places["newcomer"]:
         return
-    held = {address for one in running for address in places.get(one.id, one.placement)}
+    used = {address for item in running for address in places.get(item.id, item.placement)}
     free = [
-        sum(address not in held for address in range(SERVER * server, SERVER * (server + 1)))
+        sum(address not in used for address in range(SERVER * server, SERVER * (server + 1)))
         for server in range(SERVERS)
     ]
     chosen = [sum(address // SERVER == server for address in places["newcomer"]) for server in range(SERVERS)]
@@ -89,7 +89,7 @@ def test_a_job_gets_the_place_with_the_cheapest_exchange(seed: int, size: int) -
 
 
 def test_whole_servers_are_taken_within_a_rack() -> None:
-    asked = snapshot((SERVER,) * SERVERS, job("newcomer", 100.0, measured={2 * SERVER: 1.0}))
-    servers = [replace(server, rack=rack) for server, rack in zip(asked.servers, "abaa", strict=True)]
-    places = replan(replace(asked, servers=tuple(servers))).placements["newcomer"]
+    question = snapshot((SERVER,) * SERVERS, job("newcomer", 100.0, measured={2 * SERVER: 1.0}))
+    servers = [replace(server, rack=rack) for server, rack in zip(question.servers, "abaa", strict=True)]
+    places = replan(replace(question, servers=tuple(servers))).placements["newcomer"]
     assert {address // SERVER for address in places} == {2, 3}

@@ -20,8 +20,8 @@ from tests.core.garbage import check_decision
 
 def holding(name: str, *gpus: int, locked: bool = True) -> JobSnapshot:
     """Return a best-effort job on these GPUs."""
-    held = job(name, 500.0, newcomer=False, gpus_now=len(gpus), placement=gpus, locked=locked)
-    return replace(held, service_class=ServiceClass.BEST_EFFORT, deadline_at=inf)
+    listed = job(name, 500.0, newcomer=False, gpus_now=len(gpus), placement=gpus, locked=locked)
+    return replace(listed, service_class=ServiceClass.BEST_EFFORT, deadline_at=inf)
 
 
 def test_gpus_that_pass_from_one_locked_job_to_another_are_taken_once() -> None:
@@ -35,15 +35,15 @@ def test_promise_stands_while_other_gpus_pass_between_jobs() -> None:
         "promised", 80.0, 20.5, {4: 4.0}, newcomer=False, promised=True, gpus_now=4, placement=(0, 1, 2, 3),
         stored_plan=plan,
     )  # fmt: skip
-    asked = snapshot((4, 4), promised, holding("leaves", 4, 5, 6, 7), holding("comes", 4, 5, 6, 7))
-    decision = policy_named("punctual").replan(asked)
+    question = snapshot((4, 4), promised, holding("leaves", 4, 5, 6, 7), holding("comes", 4, 5, 6, 7))
+    decision = policy_named("punctual").replan(question)
     assert not decision.at_risk
     assert decision.placements["promised"] == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("gpus", [(4, 5), (2, 3, 4, 5), (0, 1, 2, 3, 4, 5, 6, 7), (1, 2, 3)])
 def test_seated_job_owns_the_gpus_of_its_place(gpus: tuple[int, ...]) -> None:
-    """Otherwise its place would be assigned twice, and two lists of whole servers would overlap."""
+    """Otherwise the place would be assigned twice, and two lists of whole servers would overlap."""
     problem = build_problem(snapshot((4, 4, 4), holding("first", *range(8)), holding("second", *gpus)))
     occupancy = Seating(problem.present_placement).fresh_with_locked(None)
     for row in range(2):
@@ -54,8 +54,8 @@ def test_seated_job_owns_the_gpus_of_its_place(gpus: tuple[int, ...]) -> None:
 
 
 def random_overlap(chance: Random) -> Snapshot:
-    """Running jobs on places that may overlap those of others, and some GPUs that are blocked. Some jobs are
-    locked: of two on one GPU at least one."""
+    """Return running jobs on places that may overlap, and some blocked GPUs. Of two jobs on one GPU, at least
+    one is locked."""
     size, servers = chance.choice((2, 4, 8)), chance.choice((2, 3, 4))
 
     def place(gpus: int) -> tuple[int, ...]:
@@ -73,23 +73,23 @@ def random_overlap(chance: Random) -> Snapshot:
         free_to_move.update(() if locked else gpus)
         promised = chance.random() < 0.6
         length = 10.0 * chance.randint(1, 15)
-        held = job(
+        listed = job(
             f"job-{number}", chance.uniform(20, 800), chance.uniform(100, 2000) if promised else inf,
             {level: level**0.9 for level in (1, 2, 4, 8, 16)}, newcomer=False, promised=promised,
             gpus_now=len(gpus), placement=gpus, locked=locked,
             stored_plan=StoredPlan(np.array([0.0]), np.array([length]), np.array([len(gpus)]), length),
         )  # fmt: skip
         service = ServiceClass.SLO if promised else ServiceClass.BEST_EFFORT
-        pauses = np.linspace(2.0, 4.0, held.curve.levels.size)
-        jobs.append(replace(held, service_class=service, curve=replace(held.curve, pause_seconds=pauses)))
+        pauses = np.linspace(2.0, 4.0, listed.curve.levels.size)
+        jobs.append(replace(listed, service_class=service, curve=replace(listed.curve, pause_seconds=pauses)))
     blocked = tuple(BlockedGpus(place(chance.choice((1, 2))), chance.uniform(5, 90)) for _ in range(2))
-    asked = snapshot((size,) * servers, *jobs, blocked=blocked)
-    return replace(asked, settings=replace(asked.settings, slot_seconds=10.0))
+    question = snapshot((size,) * servers, *jobs, blocked=blocked)
+    return replace(question, settings=replace(question.settings, slot_seconds=10.0))
 
 
 def test_plan_is_found_for_any_jobs_sharing_gpus() -> None:
     chance = Random(5)
     policy = policy_named("punctual")
     for _ in range(300):
-        asked = random_overlap(chance)
-        check_decision(asked, policy.replan(asked))
+        question = random_overlap(chance)
+        check_decision(question, policy.replan(question))

@@ -1,4 +1,4 @@
-"""Which free place and which whole blocks a job takes, compared with the rule tried on every place."""
+"""The free place and the whole blocks that a job gets equal those found by checking every place."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ SHAPES = ((8,), (8, 8, 8), (4, 8, 4), (6, 8), (2, 2, 4, 8, 8))
 
 
 def crowded(chance: Random) -> tuple[Blocks, Occupancy, int]:
-    """Return a cluster that some jobs have left, and a job that waits for its old place or a first one."""
+    """Return a cluster with gaps, and a job without a place: it lost its place or never had one."""
     shape = chance.choice(SHAPES)
     blocks = blocks_of(servers(*shape))
     blocked = np.array([address for address in range(sum(shape)) if chance.random() < 0.1], dtype=np.int64)
     occupancy = empty_occupancy(blocks, blocked, JOBS)
     rows = np.arange(JOBS)
-    wanted = np.zeros(JOBS, dtype=np.int64)
+    sizes = np.zeros(JOBS, dtype=np.int64)
     for _ in range(3):
         for row in range(JOBS):
             if chance.random() < 0.5:
-                room = sum(shape) - blocked.size - int(wanted.sum()) + int(wanted[row])
-                wanted[row] = chance.choice([0, *(size for size in (1, 2, 4, 8, 16) if size <= room)])
+                room = sum(shape) - blocked.size - int(sizes.sum()) + int(sizes[row])
+                sizes[row] = chance.choice([0, *(size for size in (1, 2, 4, 8, 16) if size <= room)])
         occupancy.settled[:] = 0
-        failed = _repack(blocks, occupancy, rows, wanted, np.zeros(JOBS, dtype=np.bool_), rows)
-        wanted[failed] = 0
+        failed = _repack(blocks, occupancy, rows, sizes, np.zeros(JOBS, dtype=np.bool_), rows)
+        sizes[failed] = 0
     job = chance.randrange(JOBS)
     if occupancy.base[job] != UNPLACED:
         lift(blocks, occupancy, job)
@@ -44,8 +44,8 @@ def crowded(chance: Random) -> tuple[Blocks, Occupancy, int]:
 
 
 def best_by_the_rule(blocks: Blocks, occupancy: Occupancy, size: int) -> int:
-    """Of all free aligned places: most overlap with its own old GPUs, then the smallest free area, then the
-    first."""
+    """Return the base of the best free aligned place: the most overlap with the job's former GPUs, then the
+    smallest free area, then the lowest address."""
     free = {
         address
         for address in range(blocks.block_of.size)
@@ -53,14 +53,14 @@ def best_by_the_rule(blocks: Blocks, occupancy: Occupancy, size: int) -> int:
         and occupancy.owner[address] == FREE
         and occupancy.former[address] == FREE
     }
-    found = []
+    candidates = []
     for first, room in zip(blocks.base.tolist(), blocks.size.tolist(), strict=True):
         for base in range(first, first + room - size + 1, size):
             place = set(range(base, base + size))
             if place <= free:
                 overlap = sum(occupancy.mine[address] != FREE for address in place)
-                found.append((-overlap, free_area(free, first, room, base, size), base))
-    return min(found)[2] if found else UNPLACED
+                candidates.append((-overlap, free_area(free, first, room, base, size), base))
+    return min(candidates)[2] if candidates else UNPLACED
 
 
 def free_area(free: set[int], first: int, room: int, base: int, size: int) -> int:
@@ -92,14 +92,14 @@ def test_the_cheapest_blocks_are_the_first_of_all_sorted(
     assert cheapest(sizes, allowed, key, 8, most).tolist() == sorted(block for _, block in right[:most])
 
 
-def test_places_are_drawn_that_overlap_with_old_ones_and_that_do_not() -> None:
-    """Without such draws the first property would prove little."""
-    kept, others = 0, 0
+def test_draws_contain_places_with_and_without_overlap() -> None:
+    """Without both kinds of draws the first property would prove little."""
+    overlapping, others = 0, 0
     for seed in range(300):
         blocks, occupancy, job = crowded(Random(seed))
         base = free_place(blocks, occupancy, job, 1)
         if base != UNPLACED:
-            kept += occupancy.mine[base] != FREE
+            overlapping += occupancy.mine[base] != FREE
             others += occupancy.mine[base] == FREE
-    assert kept > 50
+    assert overlapping > 50
     assert others > 50
