@@ -36,8 +36,8 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -
 
 
 def tiny_runtime(folder: Path) -> Path:
-    """Make a runtime at `folder` whose worker needs no torch: the one beside this file, with an empty module
-    for everything else that an agent stages."""
+    """Make a runtime at `folder` without torch: the tiny runtime beside this file, and an empty module for
+    everything else that an agent stages."""
     shutil.copytree(TINY_RUNTIME, folder)
     for name in STAGED:
         path = folder / name
@@ -118,19 +118,19 @@ class RunningAgent:
         return (self.folder / "agent.log").read_text()
 
     def launchers(self) -> list[dict[str, Any]]:
-        """Return launcher.json of all workers whose launcher lives."""
-        found = []
+        """Return launcher.json of all workers with a running launcher, and each worker's ``folder``."""
+        launchers = []
         for path in self.data.glob("workers/*/launcher.json"):
             try:
                 value = json.loads(path.read_text())
             except FileNotFoundError:
                 continue
             if process_start_ticks(value["pid"]) == value["started"]:
-                found.append({**value, "folder": path.parent})
-        return found
+                launchers.append({**value, "folder": path.parent})
+        return launchers
 
     def close(self) -> None:
-        """End everything that runs."""
+        """End the agent, its launchers and its store."""
         if self.process is not None and self.process.is_alive():
             self.signal(signal.SIGCONT)
             self.kill()

@@ -54,7 +54,7 @@ def generation(job: str = "job", number: int = 1, **changes: Any) -> dict[str, A
 
 
 def recovery_point(*stored: dict[str, Any], readers: int = 1) -> dict[str, Any]:
-    """Return the start instruction for a state whose shards these events reported."""
+    """Return the start instruction for the state with the shards that these events reported."""
     shards = [
         {
             "id": event["rank"],
@@ -76,7 +76,7 @@ def recovery_point(*stored: dict[str, Any], readers: int = 1) -> dict[str, Any]:
 
 
 class FakeControlPlane:
-    """Serves one agent. Everything that tests read or set is guarded by `lock`."""
+    """Serves one agent. `lock` guards all attributes that tests read or set."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -133,8 +133,10 @@ class FakeControlPlane:
 
     def worker(self, job: str = "job", number: int = 1, rank: int = 0) -> dict[str, Any]:
         """Return one worker of the latest report, or an empty dict if it is not reported."""
-        named = (job, number, rank)
-        workers = [item for item in self.workers if (item["job"], item["generation"], item["rank"]) == named]
+        identity = (job, number, rank)
+        workers = [
+            item for item in self.workers if (item["job"], item["generation"], item["rank"]) == identity
+        ]
         return workers[0] if workers else {}
 
     def phase(self, job: str = "job", number: int = 1, rank: int = 0) -> str | None:
@@ -152,7 +154,7 @@ class FakeControlPlane:
             return self.log.get((job, number, rank), "")
 
     def take_report(self, body: dict[str, Any]) -> tuple[int, Any]:
-        """Process a report as the control plane does."""
+        """Process a report as the control plane does; return the status and the answer."""
         with self.lock:
             if self.refusals:
                 status = self.refusals.pop(0)
@@ -166,18 +168,17 @@ class FakeControlPlane:
             self.metrics.extend(body["metrics"])
             for piece in body["logs"]:
                 key = (piece["job"], piece["generation"], piece["rank"])
-                known = self.log.get(key, "").encode()
+                text_before = self.log.get(key, "").encode()
                 if "bytes of output are left out here" in piece["text"] or key in self.gaps:
                     # The report names the gap: offsets continue after it.
                     self.gaps.add(key)
-                    self.log[key] = known.decode() + piece["text"]
+                    self.log[key] = text_before.decode() + piece["text"]
                     continue
-                # A chunk whose answer was lost arrives again; it must have the same text, and nothing may be
-                # missing.
-                assert piece["offset"] <= len(known)
-                repeated = known[piece["offset"] :]
+                # After a lost answer a piece is sent again: its text must be the same, without a gap.
+                assert piece["offset"] <= len(text_before)
+                repeated = text_before[piece["offset"] :]
                 assert piece["text"].encode().startswith(repeated)
-                self.log[key] = (known[: piece["offset"]] + piece["text"].encode()).decode()
+                self.log[key] = (text_before[: piece["offset"]] + piece["text"].encode()).decode()
             acknowledged = [event["id"] for event in body["events"]] if self.acknowledge else []
             return 200, {
                 "lease_seconds": self.lease_seconds,
@@ -199,7 +200,7 @@ class FakeControlPlane:
             }
 
     def new_stream(self) -> threading.Event:
-        """Return a queue of wake-ups for a new follower."""
+        """Return the event that wakes a new follower of the stream."""
         with self.lock:
             self._streams.append(threading.Event())
             return self._streams[-1]

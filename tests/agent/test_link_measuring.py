@@ -34,7 +34,7 @@ LINKS = ServerLinks.from_message(
     {**DEFAULT_LINKS, NETWORK: {"bytes_per_second": RATE, "latency_seconds": LATENCY}}
 )
 UNPACED = Paces(lambda: Pace(None, ()), lambda: Pace(None, ()))
-TOLD = {
+ORDER = {
     "link": 7, "number": 3, "role": "call", "here": "a", "server": "b", "address": "127.0.0.1",
     "port": 21000, "same_rack": True, "secret": SECRET,
 }  # fmt: skip
@@ -42,8 +42,8 @@ TOLD = {
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Callable[[Channel], Any]], Callable[[], Channel]]]:
-    """Yield a function that has `answers` serve callers on its own port and returns a way to call it."""
-    made: list[Callers] = []
+    """Yield a function that serves callers with `answers` on a free port and returns a way to call it."""
+    listeners: list[Callers] = []
 
     def begin(answers: Callable[[Channel], Any]) -> Callable[[], Channel]:
         port = free_port()
@@ -51,11 +51,11 @@ def serve() -> Iterator[Callable[[Callable[[Channel], Any]], Callable[[], Channe
         def greet(connection: socket.socket) -> tuple[Channel, str, int]:
             return peer_wire.answer(connection, "b", lambda _name, _number: SECRET, lambda: None)
 
-        made.append(Callers("127.0.0.1", port, greet, lambda channel, *_: answers(channel)))
+        listeners.append(Callers("127.0.0.1", port, greet, lambda channel, *_: answers(channel)))
         return partial(peer_wire.call, Peer("b", "127.0.0.1", port), "link 7", 3, SECRET, lambda: None)
 
     yield begin
-    for callers in made:
+    for callers in listeners:
         callers.close()
 
 
@@ -141,7 +141,7 @@ def test_without_emulation_nothing_waits_and_nothing_overruns(
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "body",
     [
         {"pings": 10**9},
         {"take": 1e9, "piece": 1},
@@ -152,7 +152,7 @@ def test_without_emulation_nothing_waits_and_nothing_overruns(
         {},
     ],
 )
-def test_a_probe_that_asks_for_too_much_is_disconnected(serve: Any, asked: dict[str, Any]) -> None:
+def test_a_probe_that_requests_too_much_is_disconnected(serve: Any, body: dict[str, Any]) -> None:
     refused = threading.Event()
 
     def answers(channel: Channel) -> None:
@@ -163,7 +163,7 @@ def test_a_probe_that_asks_for_too_much_is_disconnected(serve: Any, asked: dict[
             raise
 
     with serve(answers)() as channel:
-        channel.send(asked)
+        channel.send(body)
         assert refused.wait(60)
         with pytest.raises(OSError):
             channel.receive()
@@ -176,7 +176,7 @@ def _probes(loop: MainLoop) -> LinkProbes:
 def _pair(**changes: Any) -> tuple[LinkProbe, LinkProbe]:
     """Return the orders of the two agents."""
     port = free_port()
-    order = {**TOLD, "port": port, **changes}
+    order = {**ORDER, "port": port, **changes}
     sides = ({**order, "here": "a", "server": "b"}, {**order, "role": "answer", "here": "b", "server": "a"})
     bodies = [parse_desired_state(_desired(side)).link_probe for side in sides]
     first, second = bodies
@@ -213,8 +213,8 @@ def test_two_agents_measure_once_and_report_until_acknowledged(monkeypatch: pyte
         first.forget(report)
         for _ in range(20):
             loop.run_for(0.05)
-        assert first.pending_result() is None, "it is not measured again"
-        # Whoever answered listens no more.
+        assert first.pending_result() is None, "the link is not measured again"
+        # The answering agent no longer listens.
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", answers.port), timeout=60).close()
 
@@ -227,7 +227,7 @@ def test_measuring_needs_the_secret_and_a_lease(amiss: str, monkeypatch: pytest.
     calls, answers = _pair()
     if amiss == "secret":
         calls = (
-            parse_desired_state(_desired({**TOLD, "port": calls.port, "secret": "another" * 8})).link_probe
+            parse_desired_state(_desired({**ORDER, "port": calls.port, "secret": "another" * 8})).link_probe
             or calls
         )
     with closing(_probes(loop)) as first, closing(_probes(loop)) as second:
@@ -246,4 +246,4 @@ def test_measuring_needs_the_secret_and_a_lease(amiss: str, monkeypatch: pytest.
 )
 def test_a_malformed_probe_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(DesiredStateError):
-        parse_desired_state(_desired({**TOLD, **change}))
+        parse_desired_state(_desired({**ORDER, **change}))

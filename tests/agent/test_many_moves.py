@@ -1,4 +1,4 @@
-"""One job moves four times and loses two servers: it ends like an undisturbed one."""
+"""A job that moves four times and loses two servers ends with the weights of an undisturbed job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.agent.storage.test_memory_points import Training
 from tests.agent.storage.test_peer_memory import Node
 from workers.runtime.at_home.local_ports import free_port
 
-#: Smooth, so that another order of sums causes small differences. Slow while it is moved.
+#: Smooth, so that another order of sums causes only small differences; slow while the job is moved.
 FUNCTION = b"""
 import time
 import torch
@@ -52,15 +52,15 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
         (tmp_path / name).mkdir()
         plane = FakeControlPlane()
         plane.bundles[DIGEST] = FUNCTION
-        made = Node(name, RunningAgent(tmp_path / name, plane), plane, free_port())
-        made.agent.runtime = PROJECT
-        made.agent.settings |= {
+        created = Node(name, RunningAgent(tmp_path / name, plane), plane, free_port())
+        created.agent.runtime = PROJECT
+        created.agent.settings |= {
             "name": name, "warm_workers": 1, "memory_point_share": 1.0,
             "emulate": {"name": "test", "fixed_seconds": 0.0, "seconds_per_sample": 0.0},
         }  # fmt: skip
-        nodes.append(made)
-        made.agent.start()
-        return made
+        nodes.append(created)
+        created.agent.start()
+        return created
 
     yield begin
     for node in nodes:
@@ -71,7 +71,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
 
 @dataclass
 class Members:
-    """One generation: its entry in the desired state, its ranks' servers and the holder of its copies."""
+    """A generation: its entry in the desired state, its ranks' servers and ports, the holder of copies."""
 
     entry: dict[str, Any]
     ranks: list[Node]
@@ -83,7 +83,7 @@ class Members:
         return int(self.entry["generation"])
 
     def part_of(self, node: Node, **changes: Any) -> list[dict[str, Any]]:
-        """Return the generation's entry for a server's agent."""
+        """Return the generation's entry for a server's agent, with ``changes``; empty if no rank is there."""
         workers = [
             {"rank": rank, "gpu_index": 2 * (self.number % 2) + rank, "handover_port": port}
             for rank, (own, port) in enumerate(zip(self.ranks, self.ports, strict=True))
@@ -92,7 +92,7 @@ class Members:
         return [{**self.entry, **changes, "workers": workers}] if workers else []
 
     def group_of(self, node: Node) -> dict[str, Any]:
-        """Return the generation's group for a server's store: each rank has one copy, on another server."""
+        """Return the generation's group for a server's store. Each rank has one copy on another server."""
         peers = {rank: self._peer(own) for rank, own in enumerate(self.ranks)}
         return {
             "job": "job", "generation": self.number, "secret": SECRET, "fetch": [],
@@ -109,7 +109,7 @@ class Members:
         return others[0] if others else None
 
     def first(self) -> int:
-        """Wait for the first iteration that it trained; return it."""
+        """Wait for the generation's first iteration; return it."""
         plane = self.ranks[0].plane
         events = wait_until(
             lambda: [
@@ -122,30 +122,30 @@ class Members:
         return int(events[0]["iteration"])
 
     def wait_for_copies(self) -> None:
-        """Wait until the keeper has a point of all ranks that this generation trained."""
+        """Wait until the keeper has copies of all ranks from this generation's own iterations."""
         began, keeper = self.first(), Training(self.keeper.agent, self.keeper.plane)
 
-        def kept() -> bool:
-            held = keeper.held(self.number)
-            return len(held) == len(self.ranks) and min(held.values()) > began
+        def has_copies() -> bool:
+            iterations = keeper.held(self.number)
+            return len(iterations) == len(self.ranks) and min(iterations.values()) > began
 
-        wait_until(kept, "there are copies", 60)
+        wait_until(has_copies, "there are copies", 60)
 
 
 class Moves:
     """Orders generations one after the other, as the control plane does."""
 
     def __init__(self, beside: Node, entry: dict[str, Any]) -> None:
-        """`beside`: a server that trains another job all the time, with this entry."""
+        """`entry`: another job's entry, which the server `beside` trains all the time."""
         self._beside, self._entry_beside = beside, entry
         self._made: list[Members] = []
 
     def begin(self, ranks: list[Node], keeper: Node, start: dict[str, Any], pace: float = SLOWLY) -> Members:
-        """Start a generation that has no living predecessor."""
-        made = self._make(ranks, keeper, pace)
-        made.entry |= {"goal": "train", "start": start}
-        self._tell(made)
-        return made
+        """Start a generation without a live predecessor."""
+        members = self._make(ranks, keeper, pace)
+        members.entry |= {"goal": "train", "start": start}
+        self._tell(members)
+        return members
 
     def rescale(self, ranks: list[Node], keeper: Node) -> Members:
         """Prepare a successor, then hand the state over to it."""
@@ -185,7 +185,7 @@ class Moves:
 
     def _make(self, ranks: list[Node], keeper: Node, pace: float) -> Members:
         ports, master_port = [free_port() for _ in ranks], free_port()
-        entry = wanted("job", len(self._made) + 1, len(ranks), master_port, pace)
+        entry = preparing_entry("job", len(self._made) + 1, len(ranks), master_port, pace)
         self._made.append(Members(entry, list(ranks), ports, keeper))
         return self._made[-1]
 
@@ -195,13 +195,13 @@ class Moves:
         for node in {node.name: node for node in nodes}.values():
             with node.plane.lock:
                 node.plane.remembered = ["job"]
-                groups = [one.group_of(node) for one in self._made[-2:]]
+                groups = [item.group_of(node) for item in self._made[-2:]]
                 node.plane.memory = {"server": node.name, "port": node.port, "groups": groups}
             beside = [self._entry_beside] if node is self._beside else []
-            node.plane.want(*beside, *(part for one in members for part in one.part_of(node)))
+            node.plane.want(*beside, *(part for item in members for part in item.part_of(node)))
 
 
-def wanted(job: str, number: int, world_size: int, master_port: int, pace: float) -> dict[str, Any]:
+def preparing_entry(job: str, number: int, world_size: int, master_port: int, pace: float) -> dict[str, Any]:
     """Return an entry for a generation that prepares."""
     return generation(
         job,
@@ -225,7 +225,7 @@ def test_four_rescales_and_two_losses_change_only_the_order_of_sums(
 ) -> None:
     first, keeper, last = start("first"), start("keeper"), start("last")
     ports = free_port(), free_port()
-    undisturbed = wanted("undisturbed", 1, 1, ports[0], QUICKLY) | {
+    undisturbed = preparing_entry("undisturbed", 1, 1, ports[0], QUICKLY) | {
         "goal": "train", "start": {"from": "nothing"},
         "workers": [{"rank": 0, "gpu_index": 3, "handover_port": ports[1]}],
     }  # fmt: skip
@@ -241,12 +241,12 @@ def test_four_rescales_and_two_losses_change_only_the_order_of_sums(
     ended = moves.begin([keeper], keeper, from_memory, QUICKLY)
 
     expected, whole = Training(keeper.agent, keeper.plane, "undisturbed").weights()
-    found, completed = Training(keeper.agent, keeper.plane).weights()
+    weights, completed = Training(keeper.agent, keeper.plane).weights()
     assert (completed["generation"], completed["iteration"]) == (ended.number, ITERATIONS)
     assert completed["sample_order_digest"] == whole["sample_order_digest"], "each sample once, in order"
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
     stored = [
         event["reason"] for node in (first, keeper, last) for event in node.plane.events_of("shard_stored")
     ]
-    assert set(stored) <= {"handover"}, "nobody loaded from storage"
+    assert set(stored) <= {"handover"}, "no state went through durable storage"

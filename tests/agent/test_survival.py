@@ -33,8 +33,8 @@ def end_lease(agent: RunningAgent) -> None:
 
 def wait_reports(plane: FakeControlPlane, count: int) -> None:
     """Wait until the agent has reported a few times more."""
-    seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) >= seen + count, "the agent reports on")
+    before = len(plane.reports)
+    wait_until(lambda: len(plane.reports) >= before + count, "the agent reports on")
 
 
 def test_a_killed_agents_worker_trains_on_and_is_adopted_again(
@@ -51,7 +51,7 @@ def test_a_killed_agents_worker_trains_on_and_is_adopted_again(
     assert plane.reports[-1]["sequence"] > sequence
     assert len({report["boot_id"] for report in plane.reports}) == 2
     assert process_alive(worker)
-    # It still obeys, and its output arrives once: the fake control plane checks every offset.
+    # The worker still follows goals, and its output arrives once: the fake control plane checks every offset.
     plane.want(generation(goal="suspend"))
     wait_until(lambda: plane.events_of("shard_stored"), "its state is stored")
     wait_until(lambda: plane.phase() == "exited", "it has ended")
@@ -70,7 +70,7 @@ def test_a_worker_whose_agent_never_comes_back_dies_with_its_lease(
     wait_until(lambda: not process_alive(worker), "the worker is dead")
     wait_until(lambda: not agent.launchers(), "its launcher is gone")
     agent.start()
-    wait_until(lambda: plane.phase() == "exited", "the truth is reported")
+    wait_until(lambda: plane.phase() == "exited", "the worker's end is reported")
     assert plane.worker()["exit"]["reason"] == "lease_ended"
     (failure,) = wait_until(lambda: plane.events_of("failed"), "as a failure")
     assert (failure["reason"], "lease ended" in failure["message"]) == ("lease_ended", True)
@@ -83,12 +83,14 @@ def test_workers_of_a_frozen_agent_die_and_are_reported_on_waking(
     agent.signal(signal.SIGSTOP)
     end_lease(agent)
     wait_until(lambda: not process_alive(worker), "the worker is dead in time")
-    seen = len(plane.reports)
+    reports = len(plane.reports)
     plane.want(generation())
     agent.signal(signal.SIGCONT)
-    wait_until(lambda: len(plane.reports) > seen and plane.phase() == "exited", "it reports the truth")
-    seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen + 3, "it reports on")
+    wait_until(
+        lambda: len(plane.reports) > reports and plane.phase() == "exited", "it reports the worker's end"
+    )
+    reports = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > reports + 3, "it reports on")
     assert len({w["key"] for report in plane.reports for w in report["workers"]}) == 1, (
         "it was not started again"
     )
@@ -128,7 +130,7 @@ def test_a_worker_with_a_frozen_launcher_dies_with_its_lease(
 def test_a_worker_dies_with_its_lease_if_agent_and_launcher_freeze(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
-    """Like a paused container, or a machine that runs nothing but its workers."""
+    """A paused container freezes both."""
     worker = training_worker(agent, plane, hyperparameters={"spawn": "survivor", "deaf": True})
     (launcher,) = agent.launchers()
     lease_ends_at = float(plane.log_of().rsplit("lease ", 1)[1].split()[0])
@@ -165,9 +167,9 @@ def test_a_fenced_node_ends_all_workers_and_restarts_none(
     with plane.lock:
         plane.refusals = [409]
     wait_until(lambda: not process_alive(worker), "the worker is dead")
-    seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen + 1, "it reports")
-    # A control plane that has not noticed yet still names it; it must not start again.
+    reports = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > reports + 1, "it reports")
+    # A control plane that is not up to date still lists the worker; the agent must not restart it.
     assert [item["exit"]["reason"] for item in plane.workers if item["exit"]] in ([], ["lost"])
     assert not agent.launchers()
     plane.want(generation(number=2))
@@ -185,7 +187,7 @@ def test_a_revoked_agent_ends_its_workers_and_itself(agent: RunningAgent, plane:
 def test_killing_a_launcher_kills_its_worker(agent: RunningAgent, plane: FakeControlPlane) -> None:
     worker = training_worker(agent, plane)
     os.kill(agent.launchers()[0]["pid"], signal.SIGKILL)
-    wait_until(lambda: not process_alive(worker), "nobody would fence it, so it is dead")
+    wait_until(lambda: not process_alive(worker), "the worker is dead, since nothing else would fence it")
     wait_until(lambda: plane.events_of("failed"), "that is reported")
     assert plane.worker()["exit"]["reason"] == "lost"
 
@@ -198,8 +200,8 @@ def test_sigterm_leaves_workers_running_and_sigint_suspends_them(
     assert agent.wait_exit() == 0
     assert process_alive(worker)
     agent.start()
-    seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen + 1, "it runs again")
+    reports = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > reports + 1, "it runs again")
     agent.signal(signal.SIGINT)
     assert agent.wait_exit() == 0
     assert not process_alive(worker)
@@ -225,7 +227,7 @@ def test_workers_that_do_not_suspend_in_time_are_stopped(
 def test_a_failed_upload_resumes_after_a_restart(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.store.write_text("a file where the store's folder should be: nothing can be stored")
     worker = training_worker(agent, plane, hyperparameters={"final_after": 30})
-    wait_until(lambda: "cannot store out/final" in agent.log, "the store does not take it")
+    wait_until(lambda: "cannot store out/final" in agent.log, "the store refuses the result")
     assert process_alive(worker), "a worker waits until its result is durable"
     agent.kill()
     agent.store.unlink()
@@ -242,7 +244,7 @@ def test_a_result_of_a_dead_worker_is_stored_after_a_restart(
 ) -> None:
     agent.store.write_text("nothing can be stored")
     worker = training_worker(agent, plane, hyperparameters={"final_after": 30})
-    wait_until(lambda: "cannot store out/final" in agent.log, "the store does not take it")
+    wait_until(lambda: "cannot store out/final" in agent.log, "the store refuses the result")
     agent.kill()
     os.kill(agent.launchers()[0]["pid"], signal.SIGTERM)
     wait_until(lambda: not process_alive(worker), "the worker is dead")
@@ -260,14 +262,14 @@ def test_events_are_repeated_across_restarts_until_acknowledged(
     wait_until(lambda: plane.events_of("first_iteration"), "the event is sent")
     (event,) = plane.events_of("first_iteration")
     agent.kill()
-    seen = len(plane.reports)
+    reports = len(plane.reports)
     agent.start()
-    wait_until(lambda: len(plane.reports) > seen, "it reports again")
-    again = [item for item in plane.reports[seen]["events"] if item["kind"] == "first_iteration"]
+    wait_until(lambda: len(plane.reports) > reports, "it reports again")
+    again = [item for item in plane.reports[reports]["events"] if item["kind"] == "first_iteration"]
     assert [item["id"] for item in again] == [event["id"]]
     assert again[0]["age_seconds"] > event["age_seconds"]
     plane.acknowledge = True
-    wait_until(lambda: not list((agent.data / "events").glob("*.json")), "then it is forgotten")
+    wait_until(lambda: not list((agent.data / "events").glob("*.json")), "then the event is deleted")
 
 
 def test_an_old_desired_state_that_arrives_late_changes_nothing(
@@ -282,8 +284,8 @@ def test_an_old_desired_state_that_arrives_late_changes_nothing(
     with plane.lock:
         plane.epoch, plane.version = 1, 100
     plane.want(generation(number=5), generation(number=4))
-    seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen + 4, "the agent has that answer, too")
+    reports = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > reports + 4, "the agent has received that answer")
     assert {(item["job"], item["generation"]) for item in plane.workers} == {("job", 5)}
 
 
@@ -291,7 +293,7 @@ def test_a_lost_wake_up_delays_work_by_one_report(agent: RunningAgent, plane: Fa
     agent.start()
     wait_until(lambda: plane.reports, "the agent runs")
     plane.want(generation(), wake=False)
-    wait_until(lambda: plane.phase() == "training", "the report's answer said that something is new")
+    wait_until(lambda: plane.phase() == "training", "the report's answer announced the new state")
 
 
 def measuring(max_seconds: float, **wishes: Any) -> dict[str, Any]:
@@ -313,7 +315,7 @@ def test_a_hanging_measurement_is_killed_at_its_bound(agent: RunningAgent, plane
     assert failure["reason"] == "measuring_timeout"
     assert "4 s" in failure["message"]
     wait_until(lambda: not process_alive(launcher["worker_pid"]), "its processes are dead")
-    assert len(plane.reports) > 3, "the lease was renewed all the time: it is not what ended it"
+    assert len(plane.reports) > 3, "the lease was always renewed: the bound ended the worker"
     wait_until(lambda: plane.phase() == "exited", "it is reported")
 
 
@@ -328,5 +330,5 @@ def test_a_measurement_ends_at_its_bound_while_its_agent_is_away(
     agent.kill()
     wait_until(lambda: not process_alive(launcher["worker_pid"]), "its launcher kept the bound")
     agent.start()
-    (failure,) = wait_until(lambda: plane.events_of("failed"), "the truth is reported")
+    (failure,) = wait_until(lambda: plane.events_of("failed"), "the failure is reported")
     assert failure["reason"] == "measuring_timeout"

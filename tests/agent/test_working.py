@@ -40,7 +40,7 @@ def test_a_job_is_trained_and_its_result_stored(agent: RunningAgent, plane: Fake
     assert plane.worker()["exit"]["code"] == 0
     assert not plane.events_of("failed")
     plane.want()
-    wait_until(lambda: plane.workers == [], "nobody asks about the worker any more")
+    wait_until(lambda: plane.workers == [], "the worker is no longer reported")
     wait_until(lambda: not list(agent.data.glob("workers/*")), "its folder is deleted")
     assert "bundle ['function.py']" in plane.log_of()
     assert plane.metrics[0]["values"] == {"loss": 1.0}
@@ -67,10 +67,10 @@ def test_an_agent_enrols_once_and_keeps_its_credential_private(
     identifiers = {gpu["uuid"] for gpu in enrolment["inventory"]["gpus"]}
     agent.kill()
     agent.start()
-    seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen, "the agent reports again")
+    reports = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > reports, "the agent reports again")
     assert len(plane.enrolments) == 1
-    assert {gpu["uuid"] for gpu in plane.reports[seen]["inventory"]["gpus"]} == identifiers
+    assert {gpu["uuid"] for gpu in plane.reports[reports]["inventory"]["gpus"]} == identifiers
     plane.want(generation())
     wait_until(lambda: plane.phase() == "training", "the worker trains")
     worker = next(agent.data.glob("workers/*/assignment.json"))
@@ -101,7 +101,7 @@ def test_the_next_generation_starts_from_the_suspended_state(
     wait_until(lambda: plane.phase(number=2) == "training", "generation 2 trains")
     wait_until(
         lambda: f"loaded state of iteration {stored['iteration']}" in plane.log_of(number=2),
-        "it has the state",
+        "the state is loaded",
     )
     assert plane.worker(number=2)["iteration"] >= stored["iteration"]
 
@@ -120,8 +120,8 @@ def test_a_new_generation_prepares_while_the_old_trains_then_replaces(
         lambda: plane.phase(number=2) == "training" and plane.phase() is None, "only generation 2 is left"
     )
     plane.want(generation(number=2), generation(number=1), epoch=1)
-    seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen + 2, "the agent reports on")
+    reports = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > reports + 2, "the agent reports on")
     assert plane.phase(number=1) is None, "an old generation was started again"
 
 
@@ -139,7 +139,7 @@ def test_withdrawing_a_preparing_generation_leaves_the_old_training(
     reached = plane.worker()["iteration"]
     wait_until(lambda: plane.worker()["iteration"] > reached, "generation 1 trains on")
     plane.want(generation(), generation(number=3, goal="prepare", start=None))
-    wait_until(lambda: plane.phase(number=3) == "ready", "another one prepares in its place")
+    wait_until(lambda: plane.phase(number=3) == "ready", "generation 3 prepares in its place")
     assert plane.phase() == "training"
 
 
@@ -150,7 +150,7 @@ def test_warm_workers_are_kept_ready_and_used_once(agent: RunningAgent, plane: F
     assert plane.workers == [], "warm workers belong to no job"
     warm = {launcher["folder"].name for launcher in agent.launchers()}
     plane.want(generation())
-    wait_until(lambda: plane.phase() == "training", "a warm one trains")
+    wait_until(lambda: plane.phase() == "training", "a warm worker trains")
     assert plane.worker()["key"] in warm
     working = next(item for item in agent.launchers() if item["folder"].name == plane.worker()["key"])
     assert os.getpriority(os.PRIO_PROCESS, working["worker_pid"]) == 0, "work has the normal priority"
@@ -172,11 +172,11 @@ def test_a_dead_worker_is_reported_with_its_signal_not_restarted(
     failure = wait_until(lambda: plane.events_of("failed"), "the death is reported")[0]
     assert failure["reason"] == "killed"
     assert "signal 9" in failure["message"]
-    assert plane.events_of("first_iteration"), "what it said before was kept"
+    assert plane.events_of("first_iteration"), "earlier events are reported"
     wait_until(lambda: plane.phase() == "exited", "it is listed as gone")
     assert plane.worker()["exit"]["signal"] == 9
-    seen = len(plane.reports)
-    wait_until(lambda: len(plane.reports) > seen + 3, "the agent reports on")
+    reports = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > reports + 3, "the agent reports on")
     assert len({worker["key"] for report in plane.reports for worker in report["workers"]}) == 1
 
 
@@ -187,7 +187,7 @@ def test_stopping_a_worker_ends_its_child_processes(agent: RunningAgent, plane: 
     wait_until(lambda: plane.phase() == "training", "it trains")
     escapees = wait_until(lambda: find_processes("escapee-of-the-test"), "its daemon runs")
     plane.want(generation(goal="stop"))
-    wait_until(lambda: plane.phase() == "exited", "it is gone, although it obeys nothing")
+    wait_until(lambda: plane.phase() == "exited", "the worker is gone, although it ignores all goals")
     assert not any(process_alive(process_id) for process_id in escapees)
     assert not plane.events_of("failed")
 
@@ -255,12 +255,12 @@ def test_requirements_and_data_are_read_only_in_the_box(agent: RunningAgent, pla
             },
         )
     )
-    wait_until(lambda: "SEEN" in plane.log_of(), "it has looked around")
-    seen = json.loads(next(line for line in plane.log_of().splitlines() if line.startswith("SEEN"))[5:])
-    assert seen["paths"]["/box/data"] == ["images"]
-    assert seen["paths"]["/box/data/images"] == ["1.txt"]
-    assert "__init__.py" in seen["paths"]["/box/overlay/package"]
-    assert seen["paths"][str(datasets)].startswith("error")
+    wait_until(lambda: "SEEN" in plane.log_of(), "the worker has printed what it can see")
+    visible = json.loads(next(line for line in plane.log_of().splitlines() if line.startswith("SEEN"))[5:])
+    assert visible["paths"]["/box/data"] == ["images"]
+    assert visible["paths"]["/box/data/images"] == ["1.txt"]
+    assert "__init__.py" in visible["paths"]["/box/overlay/package"]
+    assert visible["paths"][str(datasets)].startswith("error")
     assert not (datasets / "images/probe").exists()
 
 
@@ -301,14 +301,14 @@ def test_endless_output_is_cut_at_the_limit(agent: RunningAgent, plane: FakeCont
     agent.settings["log_limit_bytes"] = 1000
     agent.start()
     plane.want(generation(hyperparameters={"shout": 5000}))
-    wait_until(lambda: "the log is full" in plane.log_of(), "the log says that it is full")
+    wait_until(lambda: "the log is full" in plane.log_of(), "the log notes that it is full")
     wait_until(lambda: plane.phase() == "training", "the worker trains on")
     assert len(plane.log_of()) < 1200
 
 
 def test_two_agents_cannot_share_a_data_folder(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.start()
-    wait_until(lambda: plane.reports, "the first one runs")
+    wait_until(lambda: plane.reports, "the first agent runs")
     second = subprocess.run(
         [sys.executable, "-m", "workers.agent", "run", "--config", str(agent.folder / "agent.toml")],
         cwd=PROJECT,

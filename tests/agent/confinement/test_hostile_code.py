@@ -55,7 +55,7 @@ handle.wait(100)
 
 @dataclass
 class Place:
-    """A folder to run user code in, and the way in which an agent confines it."""
+    """A folder in which user code runs, and the way in which an agent confines it."""
 
     folder: Path
     ordinary: bool
@@ -68,7 +68,7 @@ class Place:
         # Control groups are named after the worker, for all processes of the machine.
         folder = self.folder / "workers" / f"{name}-{os.getpid()}"
         becomes_another = ROOT and not self.ordinary
-        asked = {
+        request = {
             "code": str(self.code),
             "folder": str(folder),
             "user_id": WORKER_USER + len(self.processes) if becomes_another else None,
@@ -81,7 +81,7 @@ class Place:
         user: dict[str, Any] = {}
         if ROOT and self.ordinary:
             user = {"user": ORDINARY_USER, "group": ORDINARY_USER, "extra_groups": []}
-        command = [SYSTEM_PYTHON, "-c", HARNESS, json.dumps(asked)]
+        command = [SYSTEM_PYTHON, "-c", HARNESS, json.dumps(request)]
         self.processes.append(subprocess.Popen(command, cwd="/", **user))
         return folder
 
@@ -92,7 +92,9 @@ class Place:
 
     def end_of(self, folder: Path) -> ExitStatus:
         def ended() -> ExitStatus | None:
-            assert all((process.poll() or 0) <= 0 for process in self.processes), "its starter has failed"
+            assert all((process.poll() or 0) <= 0 for process in self.processes), (
+                "the process that starts it has failed"
+            )
             return read_exit(folder)
 
         status = wait_until(ended, f"{folder.name} has ended", 100.0)
@@ -118,7 +120,7 @@ class Place:
 
 
 def make_place(folder: Path, *, ordinary: bool, mode: str) -> Place:
-    # The agent's code where an ordinary user can read it, and a folder where it can write.
+    # An ordinary user must be able to read the agent's code and to write to the workers' folder.
     for above in reversed([folder, *folder.parents][:3]):
         above.chmod(0o755)
     code = folder / "code"
@@ -138,11 +140,11 @@ ANOTHER = pytest.param((False, "user"), id="another-user", marks=needs_root)
 
 @pytest.fixture(params=[ROOTS, ORDINARY, ANOTHER])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Return each way of confinement that gives guarantees."""
+    """Return a place for each way of confinement that gives guarantees."""
     ordinary, mode = request.param
-    made = make_place(tmp_path, ordinary=ordinary, mode=mode)
-    yield made
-    made.close()
+    created = make_place(tmp_path, ordinary=ordinary, mode=mode)
+    yield created
+    created.close()
 
 
 pytestmark = needs_system_python
@@ -227,27 +229,28 @@ def test_a_worker_cannot_inspect_other_processes(place: Place) -> None:
     status, output = place.run("spy", LOOK_AROUND)
     assert (status.code, status.reason) == (0, "exited"), output
     first, second, last = output.splitlines()
-    seen = json.loads(first)
-    assert seen["others"]
+    report = json.loads(first)
+    assert report["others"]
     opened = {
-        pid: [what for what, worked in tried.items() if worked] for pid, tried in seen["others"].items()
+        pid: [actions for actions, worked in results.items() if worked]
+        for pid, results in report["others"].items()
     }
     opened |= {
-        f"{pid} from a namespace": [what for what, worked in tried.items() if worked]
-        for pid, tried in json.loads(second).items()
+        f"{pid} from a namespace": [actions for actions, worked in results.items() if worked]
+        for pid, results in json.loads(second).items()
     }
-    assert not {pid: what for pid, what in opened.items() if what}
+    assert not {pid: actions for pid, actions in opened.items() if actions}
     assert last == "alive"
     if place.mode == "namespaces":
-        assert set(seen["others"]) == {"1"}
-        assert seen["pid"] == 2
-    # Only its own output is open: neither the log file nor the pipe that reports its end.
-    kinds = sorted(target.partition(":")[0] for number, target in seen["own"].items() if int(number) < 3)
+        assert set(report["others"]) == {"1"}
+        assert report["pid"] == 2
+    # Only the worker's own output is open: neither the log file nor the pipe that reports its end.
+    kinds = sorted(target.partition(":")[0] for number, target in report["own"].items() if int(number) < 3)
     assert kinds == ["/dev/null", "pipe", "pipe"]
-    assert seen["own"]["1"] == seen["own"]["2"]
+    assert report["own"]["1"] == report["own"]["2"]
     assert not [
         target
-        for number, target in seen["own"].items()
+        for number, target in report["own"].items()
         if int(number) > 2 and not target.startswith("/proc/")
     ]
 
@@ -255,7 +258,8 @@ def test_a_worker_cannot_inspect_other_processes(place: Place) -> None:
 def test_workers_cannot_read_each_others_files(place: Place) -> None:
     folder = place.start("other", "import time; print('secret', flush=True); time.sleep(100)")
     wait_until(
-        lambda: (folder / "worker.log").exists() and (folder / "worker.log").read_text(), "the other one runs"
+        lambda: (folder / "worker.log").exists() and (folder / "worker.log").read_text(),
+        "the other worker runs",
     )
     check_first_process(place, folder)
     check_files(place, folder)
@@ -270,7 +274,7 @@ def check_first_process(place: Place, folder: Path) -> None:
         return sorted((os.readlink(entry.path), entry.name) for entry in os.scandir(f"/proc/{first}/fd"))
 
     if ROOT:
-        wait_until(lambda: len(descriptors()) == 5, "it has closed what it does not need")
+        wait_until(lambda: len(descriptors()) == 5, "it has closed all other descriptors")
         *nothing, (lease, number), (pipe, _) = descriptors()
         assert [target for target, _ in nothing] == ["/dev/null"] * 3
         assert pipe.startswith("pipe:")
@@ -308,7 +312,7 @@ print([path for path in {tried!r} if works(path, "rb") or works(path, "ab")])
     if place.mode == "namespaces":
         assert output == "[]\n"
     else:
-        # Names may be visible there, but nothing is writable and logs are private.
+        # Without namespaces, names may be visible, but nothing is writable and logs are private.
         assert "worker.log" not in output
     assert "secret" in (other / "worker.log").read_text()
 
@@ -330,7 +334,7 @@ while True:
     except OSError:
         time.sleep(0.01)
 """
-#: Code that needs its own processes and memory until it is told to end.
+#: Code that needs its own processes and memory until a file tells it to end.
 NEIGHBOUR = """
 import os, time
 done = 0
@@ -363,7 +367,7 @@ def needs_groups(place: Place, watched: str, controller: str) -> None:
 
 
 def combined(*quick: tuple[Any, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return all places with both ways of watching; all but these are slow."""
+    """Parametrize a test by all places and both ways of watching; all combinations but ``quick`` are slow."""
     cases = [
         pytest.param(
             *place.values,
@@ -431,11 +435,11 @@ def test_control_groups_are_removed_with_their_workers(tmp_path: Path) -> None:
         pytest.skip("no control groups can be made here")
     place = make_place(tmp_path, ordinary=False, mode="namespaces")
     folder = place.start("neighbour", NEIGHBOUR, limits("control groups"))
-    made = [Path(parent) / f"{PREFIX}{folder.name}" for parent in groups.values()]
+    created = [Path(parent) / f"{PREFIX}{folder.name}" for parent in groups.values()]
     wait_until((folder / "launcher.json").exists, "it is there")
-    assert all(group.exists() for group in made)
+    assert all(group.exists() for group in created)
     place.check_neighbour(folder)
-    wait_until(lambda: not any(group.exists() for group in made), "none is left")
+    wait_until(lambda: not any(group.exists() for group in created), "none is left")
     place.close()
 
 

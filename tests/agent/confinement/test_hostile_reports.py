@@ -1,4 +1,4 @@
-"""Messages and output of user code cost only its own job, never another one on the server."""
+"""Messages and output of user code harm only its own job, never another job on the server."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def assignment(job: str, rank: int = 0) -> Assignment:
 def record(
     folder: Path, job: str, rank: int = 0, *, output: bytes = b"", ended: bool = False
 ) -> WorkerRecord:
-    made = WorkerRecord(f"{job}-{rank}", folder / f"{job}-{rank}", "r", None, None)
-    made.folder.mkdir()
-    (made.folder / "worker.log").write_bytes(output)
-    made.assignment = assignment(job, rank)
-    made.exit = ExitStatus(0, None, "exited", "") if ended else None
-    return made
+    worker = WorkerRecord(f"{job}-{rank}", folder / f"{job}-{rank}", "r", None, None)
+    worker.folder.mkdir()
+    (worker.folder / "worker.log").write_bytes(output)
+    worker.assignment = assignment(job, rank)
+    worker.exit = ExitStatus(0, None, "exited", "") if ended else None
+    return worker
 
 
 def ship(records: list[WorkerRecord]) -> dict[str, str]:
@@ -151,7 +151,7 @@ def test_fair_shares_use_all_room_and_are_even(demands: dict[int, int], total: i
             assert all(share >= other - 1 for other in shares.values())
 
 
-anything = test_untrusted_input.TestMessages
+messages = test_untrusted_input.TestMessages
 BAD_MESSAGES: dict[str, Any] = {
     "NUL in a name": {"metrics": {"iteration": 1, "values": {"a\0": 1.0}}},
     "a surrogate in a name": {"metrics": {"iteration": 1, "values": {"\ud800": 1.0}}},
@@ -188,26 +188,26 @@ def test_the_agent_refuses_what_the_control_plane_would_refuse(name: str) -> Non
 
 @given(
     message=st.dictionaries(
-        anything.kinds,
-        anything.values | st.dictionaries(anything.names, anything.values, max_size=6),
+        messages.kinds,
+        messages.values | st.dictionaries(messages.names, messages.values, max_size=6),
         max_size=2,
     )
 )
 def test_any_worker_message_becomes_well_formed_items(message: dict[str, Any]) -> None:
     try:
-        heard = parse_message(json.dumps(message).encode())
+        parsed = parse_message(json.dumps(message).encode())
     except MessageError:
         return
-    if isinstance(heard, Metrics):
+    if isinstance(parsed, Metrics):
         buffer = MetricBuffer()
-        buffer.add(assignment("job"), heard)
+        buffer.add(assignment("job"), parsed)
         entries = [measured.entry for measured in buffer.next(10, 1 << 20)]
         assert check_items("metrics", entries)[1] == []
-    elif isinstance(heard, WorkerEvent):
+    elif isinstance(parsed, WorkerEvent):
         head = {"id": "6f2c1d0a-5d0e-4c55-9a58-8a5f6d1f5a2e", "job": "job", "generation": 1, "rank": 0}
-        assert check_items("events", [{**heard.body, **head}])[1] == []
+        assert check_items("events", [{**parsed.body, **head}])[1] == []
     else:
-        assert isinstance(heard, PhaseChange | FileWritten) or hasattr(heard, "warm")
+        assert isinstance(parsed, PhaseChange | FileWritten) or hasattr(parsed, "warm")
 
 
 def test_a_workers_reported_memory_reaches_the_report() -> None:
@@ -228,13 +228,13 @@ def test_a_flood_of_metrics_drops_only_the_flooding_workers_metrics() -> None:
     chosen = buffer.next(500, 1 << 20)
     assert "quiet" in {measured.entry["job"] for measured in chosen}
     buffer.forget(chosen)
-    assert len(buffer.next(500, 1 << 20)) == 1, "the flood's rest, without what was sent"
+    assert len(buffer.next(500, 1 << 20)) == 1, "the rest of the flood's entries"
 
 
 def test_reading_pauses_while_a_workers_messages_pile_up(tmp_path: Path) -> None:
     (tmp_path / "box").mkdir()
-    heard: list[Any] = []
-    sockets = WorkerSockets(lambda key, message: heard.append(message))
+    inbox: list[Any] = []
+    sockets = WorkerSockets(lambda key, message: inbox.append(message))
     sockets.listen("talker", tmp_path / "box", None)
     sockets.start()
     count = 20_000
@@ -244,12 +244,12 @@ def test_reading_pauses_while_a_workers_messages_pile_up(tmp_path: Path) -> None
         line = json.dumps({"metrics": {"iteration": 1, "values": {"loss": 1.0}}}).encode() + b"\n"
         talking = threading.Thread(target=lambda: talker.sendall(line * count))
         talking.start()
-        wait_until(lambda: len(heard) > WAITING_MESSAGES, "messages arrive")
+        wait_until(lambda: len(inbox) > WAITING_MESSAGES, "messages arrive")
         handled = 0
         most = 0
         while handled < count:
-            wait_until(lambda: len(heard) > handled, "more messages arrive")  # noqa: B023 - waited for here
-            most = max(most, len(heard) - handled)
+            wait_until(lambda: len(inbox) > handled, "more messages arrive")  # noqa: B023 - waited for here
+            most = max(most, len(inbox) - handled)
             handled += 1
             sockets.handled("talker")
         talking.join()
@@ -283,7 +283,7 @@ def test_events_of_several_jobs_take_turns(outbox: EventOutbox) -> None:
 
 
 class FakeState:
-    """The part of the agent's state that reports are made from."""
+    """The part of the agent's state from which reports are built."""
 
     memory = SimpleNamespace(epoch=1)
 
@@ -296,21 +296,21 @@ class FakeState:
 
 
 def talk(reporter: Reporter, poison: Callable[[dict[str, Any]], bool]) -> tuple[list[Any], int]:
-    """Report to a control plane that cannot read any report with a poisoned item. Return the items that it
-    took, and the number of rounds."""
-    taken: list[Any] = []
+    """Report to a control plane that rejects every report with a poisoned item. Return the accepted items and
+    the number of rounds."""
+    accepted: list[Any] = []
     for rounds in range(1, 60):
         report = reporter.build([], [], 1)
         items = [*report.body["events"], *report.body["metrics"]]
         if not items:
-            return taken, rounds
+            return accepted, rounds
         if any(poison(item) for item in items):
             reporter.refused(report, "400")
         else:
-            taken += items
+            accepted += items
             acknowledged = [event["id"] for event in report.body["events"]]
             reporter.answered(report, {"acknowledged": acknowledged})
-    pytest.fail("the reports never got rid of the item")
+    pytest.fail("the item was never set aside")
 
 
 @pytest.mark.parametrize("place", [0, 7, 39])
@@ -321,12 +321,12 @@ def test_only_the_item_that_makes_reports_fail_is_set_aside(
     add_events(outbox, "job", 5)
     for iteration in range(40):
         reporter.add_metrics(assignment("job"), Metrics(iteration, {"loss": 1.0}, None, None))
-    taken, rounds = talk(reporter, lambda item: item.get("iteration") == place)
-    assert len(taken) == 44
+    accepted, rounds = talk(reporter, lambda item: item.get("iteration") == place)
+    assert len(accepted) == 44
     assert rounds < 40
     add_events(outbox, "other", 5)
-    taken, _ = talk(reporter, lambda item: item.get("id") == "other-3")
-    assert len(taken) == 4
+    accepted, _ = talk(reporter, lambda item: item.get("id") == "other-3")
+    assert len(accepted) == 4
     assert len(list((tmp_path / "events" / "refused").iterdir())) == 1
 
 
@@ -384,23 +384,23 @@ def test_files_that_resist_deletion_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_an_impossible_file_name_is_refused() -> None:
-    said = {"path": "out/" + "\u00e9" * 128, "kind": "final", "iteration": 1, "reason": "max_iterations"}
+    message = {"path": "out/" + "\u00e9" * 128, "kind": "final", "iteration": 1, "reason": "max_iterations"}
     with pytest.raises(MessageError, match="no name that a file can have"):
-        parse_message(json.dumps({"file": said}).encode())
-    assert parse_message(json.dumps({"file": said | {"path": "out/" + "\u00e9" * 127}}).encode())
+        parse_message(json.dumps({"file": message}).encode())
+    assert parse_message(json.dumps({"file": message | {"path": "out/" + "\u00e9" * 127}}).encode())
 
 
 @pytest.mark.parametrize(
-    "told",
+    "content",
     [
         {"code": "0", "signal": [1], "reason": 7, "message": {"a": 1}},
         {"code": 2**70, "signal": None, "reason": "exited\0", "message": "\ud800" * 99_999},
         {},
     ],
 )
-def test_exit_files_from_a_sandbox_are_validated(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_exit_files_from_a_sandbox_are_validated(tmp_path: Path, content: dict[str, Any]) -> None:
     worker = record(tmp_path, "job")
-    (worker.folder / "exit.json").write_text(json.dumps(told))
+    (worker.folder / "exit.json").write_text(json.dumps(content))
     worker.exit = worker_processes.read_exit(worker.folder)
     assert check_items("workers", [worker.listing()])[1] == []
 
@@ -426,8 +426,10 @@ def test_a_hostile_job_is_warned_and_its_neighbour_reports_normally(
     refusals = plane.events_of("refused")
     assert {event["job"] for event in refusals} == {"hostile"}
     assert len(refusals) <= 5
-    wait_until(lambda: "bytes of output are left out here" in plane.log_of("hostile"), "the log says so")
-    assert plane.phase("hostile") == "training", "what it says costs it nothing else"
+    wait_until(
+        lambda: "bytes of output are left out here" in plane.log_of("hostile"), "the log names the gap"
+    )
+    assert plane.phase("hostile") == "training", "refused messages do not end the job"
     for report in plane.reports:
         for part in ("workers", "events", "metrics", "logs"):
             assert check_items(part, report[part])[1] == []

@@ -43,7 +43,7 @@ DEVICE_MODEL = {"name": "test", "fixed_seconds": 0.02, "seconds_per_sample": 0.0
 
 
 class Training:
-    """A job of two workers on the node, as the control plane describes it."""
+    """A job of two workers on a node, with the entries that the control plane would send."""
 
     def __init__(self, agent: RunningAgent, plane: FakeControlPlane, job: str = "job") -> None:
         agent.runtime = PROJECT
@@ -118,12 +118,12 @@ def test_training_after_a_killed_worker_ends_with_the_same_bits(
     os.kill(training.worker_process(1, 1), signal.SIGKILL)
     (failed, *_others) = wait_until(lambda: plane.events_of("failed"), "the failure is reported")
     assert failed["generation"] == 1
-    seen = plane.reports[-1]["sequence"]
-    wait_until(lambda: plane.reports[-1]["sequence"] > seen + 1, "memory is reported")
+    sequence = plane.reports[-1]["sequence"]
+    wait_until(lambda: plane.reports[-1]["sequence"] > sequence + 1, "memory is reported")
     newest = training.held(1)
     end = max(newest.values()) + 5
     plane.want(training.wanted(2, end, start=from_memory(1)))
-    found, completed = training.weights()
+    weights, completed = training.weights()
     (first,) = [event for event in plane.events_of("first_iteration") if event["generation"] == 2]
     assert first["iteration"] == min(newest.values()) + 1
     assert (completed["generation"], completed["iteration"]) == (2, end)
@@ -131,7 +131,7 @@ def test_training_after_a_killed_worker_ends_with_the_same_bits(
     undisturbed = Training(agent, plane, "undisturbed")
     plane.want(undisturbed.wanted(1, end))
     expected, _ = undisturbed.weights()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
     digests = {event["sample_order_digest"] for event in plane.events_of("completed")}
     assert len(digests) == 1, "no sample was trained twice or left out"
     assert not plane.events_of("shard_stored"), "nothing went through the durable store"
@@ -176,7 +176,7 @@ def test_a_suspended_job_resumes_from_its_servers_memory(
     training.wait_for_points(1, stopped)
     plane.want(training.wanted(2, start=from_memory(1)))
     begun = wait_until(
-        lambda: [one for one in plane.events_of("first_iteration") if one["generation"] == 2],
+        lambda: [entry for entry in plane.events_of("first_iteration") if entry["generation"] == 2],
         "training resumes",
         90,
     )
@@ -199,25 +199,25 @@ def test_state_in_memory_survives_loss_of_the_store_then_of_the_agent(
     # The store dies: a new one starts and soon holds the state again.
     os.kill(store, signal.SIGKILL)
     wait_until(lambda: agent.store_process() not in (None, store), "there is another store")
-    seen = plane.reports[-1]["sequence"]
-    wait_until(lambda: plane.reports[-1]["sequence"] > seen + 3, "the agent reports on")
+    sequence = plane.reports[-1]["sequence"]
+    wait_until(lambda: plane.reports[-1]["sequence"] > sequence + 3, "the agent reports on")
     training.wait_for_points(1, 10)
     store = agent.store_process()
-    # The agent dies, and its workers before the next agent starts, which finds what they left.
+    # The agent and its workers die. The next agent finds the state in the store.
     agent.kill()
-    held = training.held(1)
+    iterations = training.held(1)
     for item in agent.launchers():
         if (item["folder"] / "assignment.json").exists():
             os.kill(item["worker_pid"], signal.SIGKILL)
     agent.start()
-    training.wait_for_points(1, min(held.values()))
+    training.wait_for_points(1, min(iterations.values()))
     assert agent.store_process() == store
     wait_until(lambda: plane.events_of("failed"), "the workers' end is reported")
     plane.want(training.wanted(2, start=from_memory(1)))
     first = wait_until(lambda: plane.events_of("first_iteration")[1:], "training resumes", 90)[0]
-    assert (first["generation"], first["iteration"] > min(held.values())) == (2, True)
+    assert (first["generation"], first["iteration"] > min(iterations.values())) == (2, True)
     training.wait_for_points(2, first["iteration"])
-    wait_until(lambda: not training.held(1), "what the first generation left is not needed any more")
+    wait_until(lambda: not training.held(1), "the first generation's state is freed")
 
 
 @pytest.mark.timeout(400)
@@ -230,7 +230,7 @@ def test_memory_is_freed_when_a_job_ends_and_when_a_server_is_fenced(
     plane.want(training.wanted(1))
     training.wait_for_points(1, 3)
     with plane.lock:
-        # The job has no place to run now, but its state is still needed.
+        # The job has no GPUs, but its state is still needed.
         plane.remembered = ["job"]
     plane.want()
     wait_until(lambda: not plane.workers, "its workers are gone")
@@ -238,7 +238,7 @@ def test_memory_is_freed_when_a_job_ends_and_when_a_server_is_fenced(
     with plane.lock:
         plane.remembered = []
     plane.want()
-    wait_until(lambda: not training.held(1), "nobody wants it any more")
+    wait_until(lambda: not training.held(1), "its memory is freed")
     assert plane.reports[-1]["memory_store"]["used_bytes"] == 0
 
     plane.want(training.wanted(2))
@@ -249,7 +249,7 @@ def test_memory_is_freed_when_a_job_ends_and_when_a_server_is_fenced(
         plane.generations = []
         plane.version += 1
     wait_until(
-        lambda: plane.reports[-1]["memory_store"] is not None and not training.held(2), "it is forgotten"
+        lambda: plane.reports[-1]["memory_store"] is not None and not training.held(2), "the state is freed"
     )
 
 

@@ -31,8 +31,8 @@ def measured_profiles(agent: LocalAgent, source: Any, assignment: dict[str, Any]
     """Return the profiles of a measurement, validated as agents do."""
     generation = agent.start_generation(source, assignment | {"purpose": "profiling", "profile": PROFILE}, 2)
     generation.leader.wait_for_event("profile_done", 120)
-    told_of = generation.leader.of_kind("event")
-    events = [each for each in told_of if each["kind"] == "communication_profile"]
+    messages = generation.leader.of_kind("event")
+    events = [message for message in messages if message["kind"] == "communication_profile"]
     profiles = []
     for event in events:
         fields, problem = check(CommunicationProfile, event)
@@ -44,19 +44,19 @@ def measured_profiles(agent: LocalAgent, source: Any, assignment: dict[str, Any]
 @pytest.mark.live
 def test_profiling_reports_ordered_gradients_with_the_devices_gaps(agent: LocalAgent) -> None:
     profiles = measured_profiles(agent, REGRESSION, regression(device=emulated(fixed_seconds=0.06)))
-    assert [each["gpus"] for each in profiles] == [1, 2]
+    assert [item["gpus"] for item in profiles] == [1, 2]
     for profile in profiles:
-        names = [each["name"] for each in profile["tensors"]]
+        names = [item["name"] for item in profile["tensors"]]
         assert (names[0].split(".")[0], names[-1].split(".")[0]) == ("3", "0")
-        elements = {each["name"]: each["elements"] for each in profile["tensors"]}
+        elements = {item["name"]: item["elements"] for item in profile["tensors"]}
         assert sum(elements.values()) == 289
-        backward = sum(each["gap_seconds"] for each in profile["tensors"])
-        for each in profile["tensors"]:
-            share = each["elements"] / 289
-            assert each["gap_seconds"] == pytest.approx(share * backward, rel=0.01, abs=1e-6)
+        backward = sum(item["gap_seconds"] for item in profile["tensors"])
+        for item in profile["tensors"]:
+            share = item["elements"] / 289
+            assert item["gap_seconds"] == pytest.approx(share * backward, rel=0.01, abs=1e-6)
         # A third of the passes is the forward pass.
         assert backward + profile["other_seconds"] == pytest.approx(0.06, rel=0.1)
-        assert {each["codec"] for each in profile["codecs"]} == set(CODECS) - {"none"}
+        assert {item["codec"] for item in profile["codecs"]} == set(CODECS) - {"none"}
 
 
 def test_profiling_reports_the_density_of_tables(agent: LocalAgent) -> None:
@@ -67,35 +67,34 @@ def test_profiling_reports_the_density_of_tables(agent: LocalAgent) -> None:
         "seed": 1,
     }
     alone, pair = measured_profiles(agent, EXAMPLES / "recommender.py", assignment)
-    (table,) = [each for each in alone["sparse"] if each["name"] == "user.weight"]
+    (table,) = [item for item in alone["sparse"] if item["name"] == "user.weight"]
     assert (table["width"], table["sums"]) == (16, [])
     # 64 users of 2000, some twice.
     assert 0.8 * 64 / 2000 < table["density"] <= 64 / 2000
-    (table,) = [each for each in pair["sparse"] if each["name"] == "user.weight"]
+    (table,) = [item for item in pair["sparse"] if item["name"] == "user.weight"]
     assert 0.8 * 32 / 2000 < table["density"] <= 32 / 2000
-    assert [each["workers"] for each in table["sums"]] == [2]
+    assert [item["workers"] for item in table["sums"]] == [2]
     assert 1.8 * table["density"] < table["sums"][0]["density"] <= 2 * table["density"]
-    assert not any(each["name"].startswith("mix") for each in pair["sparse"])
+    assert not any(item["name"].startswith("mix") for item in pair["sparse"])
 
 
 @pytest.mark.live
 def test_profiling_reports_link_rates(agent: LocalAgent) -> None:
-    """Between servers a call of four ranks is two steps of messages, and ranks of a server share its
-    network."""
+    """A call of four ranks on two servers takes two steps; ranks of a server share its network."""
     device = emulated(fixed_seconds=0.02, latency_seconds=0.002, network=1e6, within_server=4e6)
     places = {"servers": [0, 0, 1, 1], "racks": [0, 0, 0, 0]}
     assignment = regression(device=device, places=places, purpose="profiling")
     profile = {"levels": [2, 4], "seconds_per_level": 0.2, "max_seconds": 120}
     generation = agent.start_generation(REGRESSION, {**assignment, "profile": profile}, 4)
     generation.leader.wait_for_event("profile_done", 120)
-    told_of = generation.leader.of_kind("event")
-    pair, four = (each["links"] for each in told_of if each["kind"] == "communication_profile")
+    messages = generation.leader.of_kind("event")
+    pair, four = (message["links"] for message in messages if message["kind"] == "communication_profile")
     assert set(pair) == {"within"}
-    # Both send over the one link at once.
+    # Both ranks send over the same link at once.
     assert pair["within"]["bytes_per_second"] == pytest.approx(2e6, rel=0.1)
     assert pair["within"]["latency_seconds"] == pytest.approx(0.002, rel=0.5)
     assert four["between"]["bytes_per_second"] == pytest.approx(1e6, rel=0.1)
-    # Two pairs use the link at once: one hides the other's waits.
+    # Two pairs use the link at once: each hides the other's waits.
     assert 0.0 <= four["between"]["latency_seconds"] <= 0.0025
 
 
@@ -122,9 +121,9 @@ def test_densities_are_shares_of_touched_rows(alone: None) -> None:
             densities.iteration_done()
     densities.close()
     by_name = {profile.tensor: profile for profile in densities.profiles(None)}
-    assert {name: each.rows for name, each in by_name.items()} == {"rows.weight": True, "table.weight": False}
-    seen = [[np.unique(touched[0]) + 1], [np.unique(touched[2]) + 1]]
-    assert by_name["rows.weight"] == replace(measured_profile("rows.weight", 300, 3, seen), rows=True)
+    assert {name: item.rows for name, item in by_name.items()} == {"rows.weight": True, "table.weight": False}
+    rows_seen = [[np.unique(touched[0]) + 1], [np.unique(touched[2]) + 1]]
+    assert by_name["rows.weight"] == replace(measured_profile("rows.weight", 300, 3, rows_seen), rows=True)
     assert not by_name["table.weight"].rows
     assert by_name["table.weight"].densification.density == pytest.approx(0.01)
 
@@ -140,7 +139,7 @@ def test_gaps_follow_the_order_in_which_gradients_are_ready() -> None:
     assert [gap for _, gap in measured] == pytest.approx([0.1, 0.2, 0.0])
 
 
-def test_times_are_of_watched_iterations_alone() -> None:
+def test_only_watched_iterations_are_timed() -> None:
     model = nn.Linear(2, 2)
     times = GradientTimes(model, torch.device("cpu"), None)
     for watching in (False, True):
@@ -153,10 +152,10 @@ def test_times_are_of_watched_iterations_alone() -> None:
         times.ends()
     times.close()
     model(torch.ones(2)).sum().backward()
-    (found,) = times.iterations
-    assert sorted(name for name, _ in found.ready) == ["bias", "weight"]
-    assert 0.0 < found.ready[-1][1] <= found.seconds
-    assert found.other + found.exposed + found.ready[-1][1] == pytest.approx(found.seconds)
+    (iteration,) = times.iterations
+    assert sorted(name for name, _ in iteration.ready) == ["bias", "weight"]
+    assert 0.0 < iteration.ready[-1][1] <= iteration.seconds
+    assert iteration.other + iteration.exposed + iteration.ready[-1][1] == pytest.approx(iteration.seconds)
 
 
 def test_models_too_large_for_a_record_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +165,7 @@ def test_models_too_large_for_a_record_are_not_reported(monkeypatch: pytest.Monk
         return profile_fields(model, iterations, gpus=1, sparse=[], codecs=[])
 
     few = nn.Linear(2, 2)
-    assert [each["name"] for each in fields(few)["tensors"]] == ["weight", "bias"]
+    assert [tensor["name"] for tensor in fields(few)["tensors"]] == ["weight", "bias"]
     assert fields(nn.ModuleDict({"x" * 200: few})) is None
     assert fields(nn.ModuleDict({"a\nb": few})) is None
     assert fields(nn.Identity()) is None
@@ -181,13 +180,13 @@ def test_models_too_large_for_a_record_are_not_reported(monkeypatch: pytest.Monk
 
 
 def test_a_window_reports_measured_times_of_a_plan(agent: LocalAgent) -> None:
-    """Zen's tables and compressed gradients in one plan: sizes, seconds and residuals are those of both."""
+    """A plan with Zen's tables and compressed gradients reports the sizes, seconds and residuals of both."""
     zen_kind, rest = zen(PACKED, "zen"), lossy_rest(PACKED)
     plan = runtime_plan(zen_kind, {"kind": "sparse", "choices": {}}, rest, family="lossy")
     assignment = recommender(runtime_plan=plan, termination={"max_iterations": 30, "target": None})
     generation = agent.start_generation(EXAMPLES / "recommender.py", assignment, 2).wait_until_ready()
     generation.train_from_nothing().report()
-    (event,) = [each for each in generation.leader.of_kind("event") if each["kind"] == "communication_window"]
+    (event,) = [item for item in generation.leader.of_kind("event") if item["kind"] == "communication_window"]
     window, problem = check(CommunicationWindow, event)
     assert window is not None, problem
     assert (window["plan"], window["iteration"]) == (plan["digest"], 23)
@@ -203,32 +202,32 @@ def test_a_window_reports_measured_times_of_a_plan(agent: LocalAgent) -> None:
     for stage in ("encode", "exchange", "decode"):
         assert 0.0 < window[f"{stage}_seconds"] < sum(window["iteration_seconds"])
     assert window["spans"][0]["stage"] == "backward"
-    # Sparse gradients come first: the time not spent waiting for others is a rank's own part.
-    rows, others = ([each for each in window["spans"][1:] if each["group"] == group] for group in (0, 1))
+    # Sparse gradients come first, and a rank's span excludes the time for which it waits for other ranks.
+    rows, others = ([item for item in window["spans"][1:] if item["group"] == group] for group in (0, 1))
     assert [row["stage"] for row in rows[::2]] == ["encode"] * (len(rows) // 2) + ["decode"]
-    assert {each["stage"] for each in rows[1::2]} == {"exchange"}
+    assert {item["stage"] for item in rows[1::2]} == {"exchange"}
     assert [other["stage"] for other in others] == ["encode", "exchange", "decode"]
-    assert [each["resource"] for each in others] == ["gpu", "within", "gpu"]
-    assert all(each["begin_seconds"] <= each["end_seconds"] for each in window["spans"])
+    assert [item["resource"] for item in others] == ["gpu", "within", "gpu"]
+    assert all(item["begin_seconds"] <= item["end_seconds"] for item in window["spans"])
 
 
 def test_without_a_plan_there_are_no_windows(agent: LocalAgent) -> None:
     generation = agent.start_generation(REGRESSION, regression(iterations=30), 2).wait_until_ready()
     generation.train_from_nothing().report()
-    kinds = {each["kind"] for each in generation.leader.of_kind("event")}
+    kinds = {message["kind"] for message in generation.leader.of_kind("event")}
     assert "communication_window" not in kinds
 
 
-def test_windows_come_early_and_then_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_window_is_early_and_later_windows_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     monkeypatch.setattr("workers.runtime.measuring.windows.time.monotonic", lambda: now[0])
     model = nn.Linear(2, 2)
     times = GradientTimes(model, torch.device("cpu"), None)
-    windows = CommunicationWindows(CommunicationMeasures, times, "0" * 64, told.append)
+    windows = CommunicationWindows(CommunicationMeasures, times, "0" * 64, reports.append)
     for iteration in range(1, 701):
         times.iterations.append(IterationTimes(0.1, (("bias", 0.01),), 0.02, 0.0))
         now[0] += 0.1
         windows.iteration_done(iteration)
-    assert [each["iteration"] for each in told] == [23, 329, 635]
-    assert [len(each["iteration_seconds"]) for each in told] == [20, 50, 50]
+    assert [window["iteration"] for window in reports] == [23, 329, 635]
+    assert [len(window["iteration_seconds"]) for window in reports] == [20, 50, 50]

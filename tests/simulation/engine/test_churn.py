@@ -15,19 +15,19 @@ ON_FOUR_SECONDS = WORK / 4
 
 
 def beside_short_jobs(first_at: float, every: float, count: int = 90) -> JobOutcomes:
-    """Return a long promised job, and short ones that need one of eight GPUs most of the time."""
+    """Simulate a long promised job beside short jobs that need one of eight GPUs most of the time."""
     at = [first_at + every * number for number in range(count)]
     short = [Job(time, 55.0, time + 130.0, LINEAR) for time in at]
     long = Job(0.0, WORK, 7200.0, LINEAR)
-    asked = settings("punctual", 1, 8, slot=20.0, pauses=Pauses.MEASURED)
-    outcome = Simulation(workload([long, *short]), asked).run()
+    run_settings = settings("punctual", 1, 8, slot=20.0, pauses=Pauses.MEASURED)
+    outcome = Simulation(workload([long, *short]), run_settings).run()
     assert not outcome.broken
     assert outcome.jobs.on_time.all()
     return outcome.jobs
 
 
 @pytest.mark.parametrize("first_at", [30.0, 1030.0])
-def test_growth_that_is_soon_taken_back_is_left(first_at: float) -> None:
+def test_growth_that_would_soon_be_reverted_is_not_made(first_at: float) -> None:
     """Twenty seconds on eight GPUs gain less than the pauses of growing and shrinking cost."""
     jobs = beside_short_jobs(first_at, 60.0)
     assert jobs.rescales[0] <= 20

@@ -26,14 +26,14 @@ def lost(at: float, server: int) -> Happening:
 
 def run(jobs: list[Job], *happenings: Happening, servers: int = 3, **more: object) -> RunOutcome:
     chosen: dict[str, Any] = {"recovery": Recovery.MEMORY, "imperfections": IMPERFECTIONS} | more
-    one = settings(servers=servers, gpus=4, **chosen)
-    return Simulation(workload(jobs), one, happenings).run()
+    run_settings = settings(servers=servers, gpus=4, **chosen)
+    return Simulation(workload(jobs), run_settings, happenings).run()
 
 
 def test_a_lost_server_costs_less_than_two_iterations() -> None:
-    """Four iterations a second on four GPUs: 150.5 are done when the server is lost, and 149 are kept."""
+    """At 4 iterations a second, 150.5 are done when the server is lost, and the job resumes from 149."""
     outcome = run([Job(0, 400, curve=ON_FOUR)], lost(37.625, 0))
-    # 5 s pass until the server is fenced. In durable storage alone 30 s of work would be safe.
+    # The server is fenced after 5 s. With durable storage alone the job would resume from its state at 30 s.
     assert outcome.jobs.completed_at[0] == pytest.approx(42.625 + (400 - 149) / 4.0)
     assert outcome.counts["recoveries_from_memory"] == 1
     durable = run([Job(0, 400, curve=ON_FOUR)], lost(37.625, 0), recovery=Recovery.DURABLE)
@@ -43,16 +43,16 @@ def test_a_lost_server_costs_less_than_two_iterations() -> None:
 
 def test_a_job_on_two_servers_survives_either_and_not_both() -> None:
     jobs = [Job(0, 800, curve=ON_EIGHT)]
-    one = run(jobs, lost(37.0, 0), servers=4)
-    assert one.counts.get("recoveries_from_durable", 0) == 0
+    single = run(jobs, lost(37.0, 0), servers=4)
+    assert single.counts.get("recoveries_from_durable", 0) == 0
     both = run(jobs, lost(37.0, 0), lost(38.0, 1), servers=4)
     assert both.counts["recoveries_from_durable"] == 1
-    # All go back to the checkpoint at 30 s.
+    # The job resumes from its checkpoint at 30 s.
     assert both.jobs.completed_at[0] == pytest.approx(42.0 + (800 - 240) / 8.0)
 
 
-def test_a_server_that_keeps_a_copy_takes_the_state_along() -> None:
-    """The job's own server is lost, and then, before training resumes, the one with its copy."""
+def test_losing_the_copys_server_too_loses_the_state_in_memory() -> None:
+    """The job's own server is lost, then, before training resumes, the server with its copy."""
     jobs = [Job(0, 400, curve=ON_FOUR)]
     both = run(jobs, lost(37.0, 0), lost(39.0, 1))
     assert both.counts["recoveries_from_durable"] == 1
@@ -84,24 +84,28 @@ def test_without_another_server_there_is_no_copy() -> None:
     assert outcome.jobs.completed_at[0] == pytest.approx(60.0 + (400 - 120) / 4.0)
 
 
-def test_promises_keep_less_for_failures_where_points_are_in_memory() -> None:
+def test_points_in_memory_reduce_the_slack_of_promises() -> None:
     jobs = workload([Job(0, 400, 900.0, {1: 0.5, 4: 4.0})])
     chosen = settings(servers=4, slot=60.0, imperfections=Imperfections())
-    one, two = (replace(chosen, reserve_servers=count, recovery=Recovery.MEMORY) for count in (1, 2))
+    one_lost, two_lost = (
+        replace(chosen, reserve_servers=count, recovery=Recovery.MEMORY) for count in (1, 2)
+    )
     repair = 60.0 + 2 * 60.0
-    assert reserve_slack_seconds(replace(one, recovery=Recovery.DURABLE), jobs) == repair + 600.0
-    # Iterations of 2 s at the slowest.
-    assert reserve_slack_seconds(one, jobs) == repair + 4.0
-    # The second may take the last copy.
-    assert reserve_slack_seconds(two, jobs) == 2 * repair + 4.0 + 600.0
-    assert reserve_slack_seconds(replace(two, replicas=3), jobs) == 2 * repair + 8.0
-    # Where no second server is left there is no second copy.
-    assert reserve_slack_seconds(replace(two, pools=settings(servers=2).pools), jobs) == 2 * (repair + 600.0)
+    assert reserve_slack_seconds(replace(one_lost, recovery=Recovery.DURABLE), jobs) == repair + 600.0
+    # An iteration takes at most 2 s.
+    assert reserve_slack_seconds(one_lost, jobs) == repair + 4.0
+    # The second lost server may hold the last copy.
+    assert reserve_slack_seconds(two_lost, jobs) == 2 * repair + 4.0 + 600.0
+    assert reserve_slack_seconds(replace(two_lost, replicas=3), jobs) == 2 * repair + 8.0
+    # Without a second server there is no second copy.
+    assert reserve_slack_seconds(replace(two_lost, pools=settings(servers=2).pools), jobs) == 2 * (
+        repair + 600.0
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("reserve", [1, 2])
-def test_promises_survive_as_many_failures_as_they_were_made_for(seed: int, reserve: int) -> None:
+def test_promises_survive_as_many_failures_as_reserved(seed: int, reserve: int) -> None:
     """No promised job is late with the slack for recovery from memory."""
     world = random_world(seed, failures=reserve, reserve=reserve)
     chosen = replace(world.settings, recovery=Recovery.MEMORY, replicas=reserve + 1)

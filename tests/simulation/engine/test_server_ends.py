@@ -24,8 +24,8 @@ from tests.simulation.engine.worlds import Job, random_world, settings, workload
 OUTAGES = (HappeningKind.AGENT_SILENT, HappeningKind.AGENT_HEARD)
 
 
-def with_random_ends(seed: int, *, told_late: bool, policy: str, lending: bool) -> RunOutcome:
-    """Run a small crowded cluster some of whose servers end at random times."""
+def with_random_ends(seed: int, *, announced_late: bool, policy: str, lending: bool) -> RunOutcome:
+    """Run a small crowded cluster in which half of the servers end at random times."""
     world, rng = random_world(seed, policy=policy, lending=lending), Random(seed)
     pool = world.settings.pools[0]
     if lending and world.settings.sharing is not None and world.settings.sharing.lending is not None:
@@ -38,8 +38,8 @@ def with_random_ends(seed: int, *, told_late: bool, policy: str, lending: bool) 
     ends = []
     for server in rng.sample(range(pool.servers), max(1, pool.servers // 2)):
         at = rng.uniform(0.0, last)
-        ends.append(KnownEnd(server, at, at * rng.random() if told_late else 0.0))
-    happenings = [one for one in world.happenings if one.kind not in OUTAGES]
+        ends.append(KnownEnd(server, at, at * rng.random() if announced_late else 0.0))
+    happenings = [happening for happening in world.happenings if happening.kind not in OUTAGES]
     return Simulation(world.workload, replace(world.settings, known_ends=tuple(ends)), happenings).run()
 
 
@@ -50,11 +50,11 @@ def with_random_ends(seed: int, *, told_late: bool, policy: str, lending: bool) 
     lending=st.booleans(),
 )
 def test_no_job_is_caught_by_an_end_and_invariants_hold(seed: int, policy: str, lending: bool) -> None:
-    told_late = bool(seed % 2)
+    announced_late = bool(seed % 2)
     lends = lending and policy == "punctual"
-    outcome = with_random_ends(seed, told_late=told_late, policy=policy, lending=lends)
+    outcome = with_random_ends(seed, told_late=announced_late, policy=policy, lending=lends)
     assert outcome.counts.get("jobs_caught_by_ends", 0) == 0
-    if not told_late:
+    if not announced_late:
         assert outcome.broken == {}
 
 
@@ -72,7 +72,7 @@ def test_best_effort_job_uses_a_server_to_its_end_then_moves() -> None:
 
 
 @pytest.mark.parametrize(("ends_at", "admitted"), [(inf, 2), (5.0, 1), (1_000.0, 1)])
-def test_no_promise_rests_on_a_server_that_ends(ends_at: float, admitted: int) -> None:
+def test_no_promise_depends_on_a_server_that_ends(ends_at: float, admitted: int) -> None:
     jobs = [Job(0.0, 40.0, 10.5, curve=LONG), Job(0.0, 40.0, 10.5, curve=LONG)]
     ends = () if ends_at == inf else (KnownEnd(1, ends_at),)
     outcome = Simulation(workload(jobs), settings("punctual", 2, 4, known_ends=ends)).run()
@@ -83,23 +83,23 @@ def test_no_promise_rests_on_a_server_that_ends(ends_at: float, admitted: int) -
 def test_unmovable_job_caught_by_an_end_is_counted() -> None:
     jobs = [Job(0.0, 200.0, curve=LONG)]
     silent = [Happening(5.0, HappeningKind.AGENT_SILENT, 0)]
-    asked = settings("punctual", 1, 4, known_ends=(KnownEnd(0, 20.0),))
-    outcome = Simulation(workload(jobs), asked, silent).run()
+    run_settings = settings("punctual", 1, 4, known_ends=(KnownEnd(0, 20.0),))
+    outcome = Simulation(workload(jobs), run_settings, silent).run()
     assert outcome.counts["jobs_caught_by_ends"] == 1
 
 
 def test_known_ends_with_scenario_jobs_are_refused() -> None:
-    asked = settings("lyra", 2, 4, known_ends=(KnownEnd(0, 5.0),))
+    run_settings = settings("lyra", 2, 4, known_ends=(KnownEnd(0, 5.0),))
     with pytest.raises(ValueError, match="measured curves"):
-        Simulation(workload([Job(0.0, 5.0)]), replace(asked, sharing=SharingSettings(ScenarioRules())))
+        Simulation(workload([Job(0.0, 5.0)]), replace(run_settings, sharing=SharingSettings(ScenarioRules())))
 
 
-def test_drawn_ends_come_as_often_as_asked_and_by_seed() -> None:
+def test_drawn_ends_have_the_requested_rate_and_follow_the_seed() -> None:
     """With one end per server and day, a server stays beyond a day with probability 1/e."""
     jobs = [Job(0.0, 5.0), Job(86_400.0, 5.0, 86_400.0)]
-    asked = settings("punctual", 4000, 1)
-    ends = drawn_ends(1.0, asked, workload(jobs), notice_seconds=600.0)
+    run_settings = settings("punctual", 4000, 1)
+    ends = drawn_ends(1.0, run_settings, workload(jobs), notice_seconds=600.0)
     assert len(ends) / 4000 == pytest.approx(0.632, abs=0.03)
-    assert ends == drawn_ends(1.0, asked, workload(jobs), notice_seconds=600.0)
+    assert ends == drawn_ends(1.0, run_settings, workload(jobs), notice_seconds=600.0)
     assert all(end.known_at == max(0.0, end.ends_at - 600.0) for end in ends)
-    assert drawn_ends(0.0, asked, workload(jobs)) == ()
+    assert drawn_ends(0.0, run_settings, workload(jobs)) == ()

@@ -1,4 +1,4 @@
-"""Host memory in simulations: levels that do not fit are left out, by the live rules."""
+"""Host memory in simulations: levels that do not fit are left out, by the rules of the live platform."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ GB = 1e9
 
 def needing(gigabytes: dict[int, float], *jobs: Job) -> Workload:
     """Return the jobs with this memory for each worker, by number of workers."""
-    made = workload(jobs)
+    base = workload(jobs)
     profiles = []
-    for profile in made.profiles:
+    for profile in base.profiles:
         points = profile.by_kind["gpu"]
         needs = np.array([gigabytes[count] * GB for count in points.gpus.tolist()])
         profiles.append(replace(profile, by_kind={"gpu": replace(points, memory_bytes=needs)}))
-    return replace(made, profiles=tuple(profiles))
+    return replace(base, profiles=tuple(profiles))
 
 
-def run(asked: Workload, policy: str = "punctual", **facts: Any) -> RunOutcome:
-    return Simulation(asked, settings(policy, 2, 4, **facts)).run()
+def run(trace: Workload, policy: str = "punctual", **facts: Any) -> RunOutcome:
+    return Simulation(trace, settings(policy, 2, 4, **facts)).run()
 
 
 def most_gpus(outcome: RunOutcome) -> int:
@@ -46,20 +46,22 @@ def test_a_job_runs_on_the_levels_that_fit_into_the_servers_memory(policy: str) 
     assert set(outcome.allocations.gpus.tolist()) == {0, 2}
     assert outcome.jobs.completed_at[0] == pytest.approx(20.0, abs=1.5)
     free = run(job, policy)
-    assert most_gpus(free) == (2 if policy == "tiresias" else 4), "without a limit all levels are there"
+    assert most_gpus(free) == (2 if policy == "tiresias" else 4), "without a limit all levels fit"
 
 
 def test_a_job_that_fits_nowhere_is_declined_with_the_live_reason() -> None:
     job = needing({1: 12.0, 2: 12.0, 4: 12.0}, Job(0.0, 40.0, 500.0, curve=LINEAR))
-    asked = replace(
+    run_settings = replace(
         settings("punctual", 2, 4, server_memory_bytes=(40 * GB, 40 * GB)), check_invariants=False
     )
-    said: list[str] = []
+    reasons: list[str] = []
     outcome = Simulation(
-        job, asked, watch=lambda run, pool, answer: said.extend(one.reason for one in answer.verdicts)
+        job,
+        run_settings,
+        watch=lambda run, pool, answer: reasons.extend(verdict.reason for verdict in answer.verdicts),
     ).run()
     assert outcome.jobs.reason_code == ("no_levels",)
-    assert "host memory, more than every server has for each GPU" in said[0]
+    assert "host memory, more than every server has for each GPU" in reasons[0]
 
 
 def test_smallest_server_bounds_worker_memory_unless_left_out() -> None:

@@ -20,27 +20,27 @@ COUNTS = (3, 6, 12)
 THREES = {3: 3.0, 6: 5.0, 12: 8.0}
 
 
-def declared(made: Workload, counts: tuple[int, ...] = COUNTS) -> Workload:
-    return replace(made, profiles=tuple(replace(one, worker_counts=counts) for one in made.profiles))
+def declared(base: Workload, counts: tuple[int, ...] = COUNTS) -> Workload:
+    return replace(base, profiles=tuple(replace(profile, worker_counts=counts) for profile in base.profiles))
 
 
 def test_six_workers_hold_eight_gpus_and_are_as_fast_as_six() -> None:
-    asked = declared(workload([Job(0.0, 50.0, curve=THREES, batch=36)]))
-    outcome = Simulation(asked, settings("punctual", 1, 8)).run()
+    trace = declared(workload([Job(0.0, 50.0, curve=THREES, batch=36)]))
+    outcome = Simulation(trace, settings("punctual", 1, 8)).run()
     assert set(outcome.allocations.gpus.tolist()) == {0, 8}
     assert outcome.jobs.completed_at[0] == pytest.approx(10.0, abs=1.5)
 
 
-def test_a_number_that_does_not_divide_the_batch_is_no_level() -> None:
-    asked = declared(workload([Job(0.0, 30.0, curve=THREES, batch=9)]))
-    outcome = Simulation(asked, settings("punctual", 1, 8)).run()
+def test_a_worker_count_that_does_not_divide_the_batch_is_no_level() -> None:
+    trace = declared(workload([Job(0.0, 30.0, curve=THREES, batch=9)]))
+    outcome = Simulation(trace, settings("punctual", 1, 8)).run()
     assert set(outcome.allocations.gpus.tolist()) == {0, 4}
     assert outcome.jobs.completed_at[0] == pytest.approx(10.0, abs=1.5)
 
 
 def test_a_rival_gets_the_gpus_that_the_requested_workers_hold() -> None:
-    asked = declared(workload([Job(0.0, 30.0, curve=THREES, batch=36, requested_gpus=3)]))
-    outcome = Simulation(asked, settings("tiresias", 1, 8)).run()
+    trace = declared(workload([Job(0.0, 30.0, curve=THREES, batch=36, requested_gpus=3)]))
+    outcome = Simulation(trace, settings("tiresias", 1, 8)).run()
     assert set(outcome.allocations.gpus.tolist()) == {0, 4}
 
 
@@ -62,11 +62,13 @@ def test_promises_are_kept_with_any_ascending_numbers(seed: int, gpus: int) -> N
             profile = replace(profile, by_kind=by_type, worker_counts=counts, global_batch_size=batch)
         profiles.append(profile)
     size = replace(world.settings.pools[0], servers=2, gpus_per_server=gpus)
-    asked = replace(world.settings, pools=(size,))
-    happenings = [one for one in world.happenings if "job" in one.kind]
-    outcome = Simulation(replace(world.workload, profiles=tuple(profiles)), asked, happenings).run()
+    run_settings = replace(world.settings, pools=(size,))
+    happenings = [item for item in world.happenings if "job" in item.kind]
+    outcome = Simulation(replace(world.workload, profiles=tuple(profiles)), run_settings, happenings).run()
     assert outcome.broken == {}
-    allowed = [{0, *(gpus_held(count) for count in one.worker_counts)} for one in profiles]
-    for row, held in zip(outcome.allocations.job.tolist(), outcome.allocations.gpus.tolist(), strict=True):
+    allowed = [{0, *(gpus_held(count) for count in item.worker_counts)} for item in profiles]
+    for row, gpus_used in zip(
+        outcome.allocations.job.tolist(), outcome.allocations.gpus.tolist(), strict=True
+    ):
         counts = profiles[row].worker_counts
-        assert not counts or held in allowed[row]
+        assert not counts or gpus_used in allowed[row]

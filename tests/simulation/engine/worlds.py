@@ -110,12 +110,11 @@ def random_world(
     exact: bool = True,
     lending: bool = False,
 ) -> World:
-    """A cluster so small that jobs are in each other's way, with cancellations, early stops and silent
-    agents.
+    """Return a cluster so small that jobs compete for it, with cancellations, early stops and silent agents.
 
-    ``failures``: servers lost, owned or borrowed, none of them more than once. ``exact``: speeds and delays
-    are as the planner believes. ``lending``: servers of the same kind of GPU or of a slower one are lent and
-    asked back at any moment.
+    ``failures``: number of owned or borrowed servers lost, each once. ``exact``: speeds and delays equal the
+    planner's assumptions. ``lending``: servers with GPUs of the same or a slower kind are lent and reclaimed
+    at any moment.
     """
     rng = Random(seed)
     servers, gpus = rng.choice([(1, 4), (2, 4), (1, 8), (4, 2), (3, 4), (2, 8), (1, 6), (2, 6), (3, 6)])
@@ -145,8 +144,7 @@ def random_world(
     if not exact:
         imperfections = Imperfections(0.05, 0.1, rng.uniform(0, 3), 60.0, 30.0)
     pauses = rng.choice([Pauses.MEASURED, Pauses.MEASURED, Pauses.NONE])
-    # A lost server costs the time until it is fenced, what was done since a checkpoint, a start, and slots of
-    # waiting.
+    # A lost server costs the time to its fence, the work since a checkpoint, a start, and slots of waiting.
     slack = reserve * (30.0 + 60.0 + 20.0 + 2 * slot)
     return World(
         workload(jobs, f"random-{seed}"),
@@ -168,7 +166,7 @@ def random_world(
 
 
 def _restless_lender(rng: Random, slot: float) -> SharingSettings:
-    """Return demand that jumps between its extremes, several times a slot or once in several slots."""
+    """Return lending with a usage that jumps between extremes, from several times a slot to once in a few."""
     usage = np.array([rng.choice([0.05, 0.5, 1.0]) for _ in range(4000)])
     lending = Lending(
         rng.randint(1, 4),
@@ -181,7 +179,7 @@ def _restless_lender(rng: Random, slot: float) -> SharingSettings:
 
 
 def _on_both_kinds(rng: Random, job: Job) -> Mapping[str, Mapping[int, float]]:
-    """The job's curve, and mostly a slower one on the other kind of GPU."""
+    """Return the job's curve by GPU kind; four in five jobs also have a slower curve on the other kind."""
     curve = dict(job.curve or C4)
     if rng.random() < 0.2:
         return {"gpu": curve}

@@ -28,7 +28,7 @@ LYRA = ("--trace", "lyra:jobs=12,mean_interarrival_seconds=600", *CLUSTER)
 LENT = ("--inference-servers", "4")
 
 
-def simulated(folder: Path, *arguments: str) -> dict[str, object]:
+def run_summary(folder: Path, *arguments: str) -> dict[str, object]:
     """Return the summary of a run."""
     call_command("simulate", *arguments, "--json", str(folder / "run.json"))
     facts: dict[str, object] = json.loads((folder / "run.json").read_text())
@@ -36,12 +36,12 @@ def simulated(folder: Path, *arguments: str) -> dict[str, object]:
 
 
 def settings_of(folder: Path, *arguments: str) -> dict[str, object]:
-    settings = simulated(folder, *arguments)["settings"]
+    settings = run_summary(folder, *arguments)["settings"]
     assert isinstance(settings, dict)
     return settings
 
 
-def test_the_profile_lyra_is_run_as_lyra_was_evaluated(tmp_path: Path) -> None:
+def test_lyra_runs_with_the_settings_of_its_evaluation(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT)
     usual = {
         "slot_seconds": 30.0, "pauses": "none", "scenario": "basic", "scaling": True, "loaning": True,
@@ -51,7 +51,7 @@ def test_the_profile_lyra_is_run_as_lyra_was_evaluated(tmp_path: Path) -> None:
     assert usual.items() <= settings.items()
 
 
-def test_without_scenario_and_loans_nothing_is_different(tmp_path: Path) -> None:
+def test_runs_without_scenario_and_loans_keep_the_defaults(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, "--trace", "elasticflow:jobs=5", *CLUSTER, "--policy", "edf")
     assert (settings["slot_seconds"], settings["pauses"]) == (60.0, "measured")
     assert "scenario" not in settings
@@ -66,15 +66,15 @@ def test_every_choice_reaches_the_run_and_its_report(tmp_path: Path) -> None:
         "off",
     )  # fmt: skip
     settings = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *choices)
-    asked = {
+    expected = {
         "scenario": "advanced", "reclaim": "scf", "forecaster": "none", "headroom": 0.1, "expansion": 2,
         "gain": 0.8,
         "naive": True, "single_knapsack": True, "shortest_at_most": True, "scaling": False,
     }  # fmt: skip
-    assert asked.items() <= settings.items()
+    assert expected.items() <= settings.items()
 
 
-#: What other than the usual is asked of each number; truth values are asked for the other way round.
+#: A value other than the default for each number; truth values are inverted.
 OTHER_NUMBERS = {
     "fungible_share": 0.3, "fungible_share_of_elastic": 0.5, "mixing_share": 0.2, "mixing_efficiency": 0.8,
     "mixing_efficiency_alone": 0.7, "elastic_job_share": 0.2, "elastic_load_share": 0.5, "smallest": 0.25,
@@ -84,44 +84,46 @@ OTHER_NUMBERS = {
     "preemption_seconds": 30.0, "ageing_weight": 1.0, "change_seconds": 5.0,
 }  # fmt: skip
 OTHER_WORDS = {"reclaim": "scf", "forecaster": "ridge"}
-OFFERED = [told for kind in (Lending, SharingSettings, ScenarioRules, TwoPhaseOptions) for told in
+OFFERED = [choice for kind in (Lending, SharingSettings, ScenarioRules, TwoPhaseOptions) for choice in
            options_of(kind).values()]  # fmt: skip
 
 
-def other_value(told: Option) -> Any:
+def other_value(choice: Option) -> Any:
     """Return a value of an option that is not its default."""
-    if told.kind is bool:
-        return not told.usual
-    return OTHER_WORDS[told.name] if told.words else OTHER_NUMBERS.get(told.name, 1)
+    if choice.kind is bool:
+        return not choice.usual
+    return OTHER_WORDS[choice.name] if choice.words else OTHER_NUMBERS.get(choice.name, 1)
 
 
 def test_all_lyra_choices_are_options_and_appear_in_the_report(tmp_path: Path) -> None:
     """An option is one line of a dataclass; this test lists none of them."""
-    given = {told.name: other_value(told) for told in OFFERED}
+    given = {choice.name: other_value(choice) for choice in OFFERED}
     flags = [
-        f"--{told.offered_as.replace('_', '-')}={told.said(given[told.name])}" for told in OFFERED
+        f"--{choice.offered_as.replace('_', '-')}={choice.said(given[choice.name])}" for choice in OFFERED
     ]  # fmt: skip
     settings = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *flags)
-    untold = {"preemption_seconds"}
-    assert {name: value for name, value in given.items() if name not in untold}.items() <= settings.items()
+    unreported = {"preemption_seconds"}
+    assert {
+        name: value for name, value in given.items() if name not in unreported
+    }.items() <= settings.items()
     usual = [
-        f"--{told.offered_as.replace('_', '-')}={told.said(told.usual)}"
-        for told in OFFERED if told.usual is not None
+        f"--{choice.offered_as.replace('_', '-')}={choice.said(choice.usual)}"
+        for choice in OFFERED if choice.usual is not None
     ]  # fmt: skip
     assert settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *usual) == settings_of(
         tmp_path, *LYRA, "--policy", "lyra", *LENT
     )
 
 
-@pytest.mark.parametrize("told", options_of(TwoPhaseOptions).values(), ids=lambda told: told.name)
-def test_every_choice_reaches_the_rules_by_which_lyra_divides(told: Option) -> None:
-    chosen = chosen_rules(TwoPhase(), TwoPhaseOptions(**{told.name: other_value(told)}))
-    assert getattr(chosen, told.name) == other_value(told)
+@pytest.mark.parametrize("choice", options_of(TwoPhaseOptions).values(), ids=lambda choice: choice.name)
+def test_every_choice_reaches_lyras_rules(choice: Option) -> None:
+    chosen = chosen_rules(TwoPhase(), TwoPhaseOptions(**{choice.name: other_value(choice)}))
+    assert getattr(chosen, choice.name) == other_value(choice)
     assert chosen != TwoPhase()
 
 
 def test_a_new_choice_is_one_line() -> None:
-    """The command line, a figure's override and the rules read it from the dataclass."""
+    """The command line, a figure's override and the rules read the option from the dataclass."""
     more = make_dataclass(
         "MoreOptions", [("spread_thin", bool, option(False, "whether workers spread"))],
         bases=(TwoPhaseOptions,), frozen=True,
@@ -174,14 +176,14 @@ def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ..
     assert "\n" not in str(refusal.value)
 
 
-def test_inference_servers_have_a_type_that_something_was_measured_on() -> None:
+def test_inference_servers_need_a_type_with_measurements() -> None:
     with pytest.raises(CommandError, match="nothing was measured on 'H100', only on A100, T4"):
         call_command(
             "simulate", "--trace", "elasticflow:jobs=5", *CLUSTER, *LENT, "--inference-gpu-type", "H100"
         )
 
 
-def test_inference_servers_of_the_own_type_reach_the_report(tmp_path: Path) -> None:
+def test_inference_servers_of_the_training_type_reach_the_report(tmp_path: Path) -> None:
     lent = (*LENT, "--inference-gpu-type", "A100")
     assert (
         settings_of(tmp_path, "--trace", "elasticflow:jobs=5", *CLUSTER, *lent)["inference_gpu_type"]
@@ -192,7 +194,7 @@ def test_inference_servers_of_the_own_type_reach_the_report(tmp_path: Path) -> N
 def test_workers_are_no_larger_than_a_server(tmp_path: Path) -> None:
     """Jobs of eight GPUs run on servers of four."""
     trace = "lyra:jobs=40,mean_interarrival_seconds=600"
-    facts = simulated(
+    facts = run_summary(
         tmp_path, "--trace", trace, "--servers", "64", "--gpus-per-server", "4", "--policy", "fifo"
     )
     assert facts["mean_jct_seconds"] is not None
@@ -200,7 +202,7 @@ def test_workers_are_no_larger_than_a_server(tmp_path: Path) -> None:
 
 
 def test_snapshots_with_and_without_two_phase_choices_unpack() -> None:
-    asked = Snapshot(0.0, 0.0, (), (), settings=PlannerSettings(two_phase=TwoPhaseOptions(naive=True)))
-    assert unpack_snapshot(pack_snapshot(asked)).settings == asked.settings
+    recorded = Snapshot(0.0, 0.0, (), (), settings=PlannerSettings(two_phase=TwoPhaseOptions(naive=True)))
+    assert unpack_snapshot(pack_snapshot(recorded)).settings == recorded.settings
     plain = Snapshot(0.0, 0.0, (), ())
     assert unpack_snapshot(pack_snapshot(plain)).settings.two_phase is None

@@ -20,7 +20,7 @@ from tests.simulation.lending.worlds import Job, completion_seconds, ranges_of, 
 
 
 class FixedSplit(SharesWorkers):
-    """Gives both jobs fixed workers while both run; the last one takes its maximum."""
+    """Gives both jobs fixed workers while both run; the last job gets its maximum."""
 
     name = "fixed_split"
     rules = TwoPhase()
@@ -28,10 +28,10 @@ class FixedSplit(SharesWorkers):
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:
         division = divide(sharing.fleet, sharing.workers(problem.columns), sharing.demands, self.rules)
-        wanted = self.split if problem.count == 2 else (6,)
+        counts = self.split if problem.count == 2 else (6,)
         jobs = np.arange(problem.count)
         workers = WorkerMap(
-            np.arange(problem.count + 1), np.zeros_like(jobs), np.full(problem.count, 2), np.array(wanted) - 2
+            np.arange(problem.count + 1), np.zeros_like(jobs), np.full(problem.count, 2), np.array(counts) - 2
         )
         return replace(division, workers=workers)
 
@@ -93,18 +93,18 @@ def test_v15_a_preempted_job_waits_and_pays_for_its_restart(keeps_progress: bool
 def test_v16_a_resized_job_progresses_by_its_workers(
     split: type[FixedSplit], monkeypatch: pytest.MonkeyPatch, gain: float, ends_at: float
 ) -> None:
-    """Two workers for 30 s, six for 30 s, then four; with imperfect scaling each added one counts 0.8."""
+    """Two workers for 30 s, six for 30 s, then four. With imperfect scaling each added worker counts 0.8."""
 
     def divided(self: FixedSplit, problem: Problem, sharing: Sharing) -> Division:
         division = divide(sharing.fleet, sharing.workers(problem.columns), sharing.demands, self.rules)
-        wanted = 2 if problem.now < 30 else 6 if problem.now < 60 else 4
-        flexible = np.array([wanted - 2, 0])[: problem.count]
+        count = 2 if problem.now < 30 else 6 if problem.now < 60 else 4
+        flexible = np.array([count - 2, 0])[: problem.count]
         offsets = np.arange(problem.count + 1)
         base = np.array([2, 1])[: problem.count]
         return replace(division, workers=WorkerMap(offsets, np.arange(problem.count), base, flexible))
 
     monkeypatch.setattr(FixedSplit, "divided", divided)
-    # The second job's completions at 30 and 60 s are what makes the scheduler look.
+    # The completions of the other jobs at 30 and 60 s trigger the scheduler.
     jobs = [Job(50.0, 2, 6), Job(30.0, 1, 1), Job(30.0, 1, 1, submitted_at=30.0)]
     outcome = run(jobs, policy="fixed_split", servers=3, gain=gain)
     assert completion_seconds(outcome)[0] == pytest.approx(ends_at, abs=1e-6)
@@ -123,7 +123,7 @@ def test_v17_a_job_on_inference_gpus_needs_more_of_them(expansion: int, servers:
 
 
 def test_v17_a_job_on_both_kinds_of_gpus_pays_for_mixing() -> None:
-    """One worker of two on each kind: work of 1,000 s at the ideal speed takes 1,000 s / 0.7."""
+    """One training and nine inference GPUs, three to a worker: work of 1,000 s takes 1,000 s / 0.7."""
     tables = worker_tables(ranges_of([Job(1000.0, 4, 4, mixes=True)]), np.array([1000.0]))
     ideal = 1 + 9 / 3
     assert tables.rate(0, 1, 9) == pytest.approx(0.7 * ideal)
@@ -138,18 +138,18 @@ def test_v20_estimates_change_the_order_and_not_the_progress() -> None:
 
 
 def test_a_job_that_loses_several_servers_at_once_changes_once() -> None:
-    """Six base workers on one server, and eighteen flexible ones on three others that return at 1,200 s."""
+    """Six base workers are on one server, 18 flexible workers on three others that return at 1,200 s."""
     jobs = [Job(5000.0, 8, 8), Job(4000.0, 2, 8, fungible=True)]
     outcome = run(jobs, inference_servers=5, usage=usage_of(0.0, 0.0, 0.0, *[0.5] * 40))
     assert outcome.loans is not None
     (reclaim,) = outcome.loans.reclaims
     assert (reclaim.at, reclaim.returned, reclaim.preempted) == (1200.0, 3, 0)
-    told = outcome.allocations
+    allocations = outcome.allocations
     at_reclaim = [
         int(gpus)
-        for at, job, gpus in zip(told.time, told.job, told.gpus, strict=True)
+        for at, job, gpus in zip(allocations.time, allocations.job, allocations.gpus, strict=True)
         if at == 1200.0 and job == 1
     ]
-    # Down to its base at once, and two workers more where its base server has room.
+    # The job shrinks to its base workers, then grows by two workers in the free GPUs of their server.
     assert at_reclaim == [6, 8]
     assert outcome.jobs.rescales.tolist() == [0, 2]

@@ -1,4 +1,4 @@
-"""Promises on owned servers beside other work on borrowed ones, which neither ElasticFlow nor Lyra covers."""
+"""Promises on owned servers beside other work on borrowed servers, not covered by ElasticFlow or Lyra."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from simulation.workloads.options import WorkloadOptions
 SEEDS = (0, 2, 5, 6)
 INFERENCE_SERVERS = 8
 OWN_KIND = "A100"
-"""Of the training servers; inference servers have T4s unless told."""
+"""GPU kind of the training servers; inference servers have T4s by default."""
 
 
 def storm(seed: int) -> UsageSeries:
@@ -58,7 +58,7 @@ def run(
     return Simulation(workload, settings).run()
 
 
-#: In every run; `make test-all` takes all.
+#: Cases of the quick tests; `make test-all` takes all.
 FEW = {(SEEDS[0], "daily", "T4"), (SEEDS[0], "daily", OWN_KIND), (SEEDS[0], "storm", OWN_KIND)}
 RECLAIMS = [
     pytest.param(seed, usage, kind, marks=[] if (seed, usage, kind) in FEW else pytest.mark.slow)
@@ -82,7 +82,7 @@ def test_no_reclaim_makes_a_promised_job_late(seed: int, usage: str, kind: str) 
 
 @pytest.mark.parametrize("seed", [24, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (10, 35))])
 def test_room_for_a_reclaim_makes_no_promised_job_late(seed: int) -> None:
-    """Replanning jobs one by one to make room made promised jobs late in these runs."""
+    """In these runs, replanning jobs one by one to make room would make promised jobs late."""
     facts = summary(run(seed, "daily", OWN_KIND, "jobs=200,mean_interarrival_seconds=900"))
     assert facts["admitted_late"] == 0
 
@@ -121,7 +121,7 @@ def test_promised_jobs_never_run_on_borrowed_servers_of_another_kind(seed: int) 
         sharing=SharingSettings(rules=None, lending=Lending(INFERENCE_SERVERS, storm(seed))),
     )
     outcome = Simulation(workload, settings, watch=watch).run()
-    assert borrowed_by, "somebody borrowed"
+    assert borrowed_by, "some job ran on borrowed GPUs"
     assert not any(outcome.jobs.promised[row] for row in borrowed_by)
     assert {outcome.jobs.service_class[row] for row in borrowed_by} <= {
         ServiceClass.BEST_EFFORT,
@@ -135,7 +135,7 @@ def test_loans_keep_deadlines_and_end_best_effort_sooner(
 ) -> None:
     """GPUs held by best effort affect a newcomer's plan, so single jobs differ either way."""
     without, with_loans = ([summary(run(seed, usage)) for seed in seeds] for usage in ("none", "daily"))
-    met, met_without = (sum(facts["deadlines_met"] for facts in each) for each in (with_loans, without))
+    met, met_without = (sum(facts["deadlines_met"] for facts in runs) for runs in (with_loans, without))
     assert met >= 0.99 * met_without
     assert sum(facts["best_effort_mean_jct_seconds"] for facts in with_loans) < sum(
         facts["best_effort_mean_jct_seconds"] for facts in without

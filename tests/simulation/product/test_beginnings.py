@@ -1,5 +1,4 @@
-"""From any live state, simulated jobs begin on existing GPUs, one job per GPU, and never on fewer owned
-ones."""
+"""From any live state, simulated jobs begin on existing GPUs, one job per GPU, and keep their owned GPUs."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ GPUS = 4
 
 @some.composite
 def states(draw: Any) -> LiveState:
-    """Jobs on distinct GPUs of up to three servers of the cluster's own and up to three borrowed ones."""
+    """Draw jobs on distinct GPUs of one to three owned servers and up to three borrowed servers."""
     own, lent, others = (draw(some.integers(low, 3)) for low in (1, 0, 0))
     places = [(server, gpu) for server in range(own + lent + others) for gpu in range(GPUS)]
     free = draw(some.permutations(places))
     jobs: list[LiveJob] = []
     while free:
         size = draw(some.sampled_from([0, 1, 2, 4, 8]))
-        taken, free = free[:size], free[max(1, size) :]
-        jobs.append(_job(f"job{len(jobs)}", tuple(taken), own, pause=draw(some.floats(0.0, 9.0))))
+        chosen, free = free[:size], free[max(1, size) :]
+        jobs.append(_job(f"job{len(jobs)}", tuple(chosen), own, pause=draw(some.floats(0.0, 9.0))))
     return LiveState("2026-01-01T00:00:00+00:00", "gpu", own, GPUS, tuple(jobs), servers_on_loan=lent)
 
 
@@ -48,28 +47,26 @@ def _job(name: str, places: tuple[tuple[int, int], ...], own: int, pause: float)
 
 
 @given(state=states(), servers=some.integers(1, 4), lent=some.integers(0, 4))
-def test_jobs_begin_on_gpus_that_are_there_each_with_one_job(
-    state: LiveState, servers: int, lent: int
-) -> None:
+def test_jobs_begin_on_existing_gpus_with_one_job_each(state: LiveState, servers: int, lent: int) -> None:
     begun = under_way(state, servers, GPUS, lent_servers=lent)
-    held = [address for one in begun for address in one.addresses]
-    assert len(set(held)) == len(held)
-    assert all(0 <= address < (servers + min(lent, state.servers_on_loan)) * GPUS for address in held)
-    for one in begun:
-        assert len(one.flexible) in (0, len(one.addresses))
-        assert one.pause_left_seconds == 0.0 or one.addresses
+    addresses = [address for running in begun for address in running.addresses]
+    assert len(set(addresses)) == len(addresses)
+    assert all(0 <= address < (servers + min(lent, state.servers_on_loan)) * GPUS for address in addresses)
+    for running in begun:
+        assert len(running.flexible) in (0, len(running.addresses))
+        assert running.pause_left_seconds == 0.0 or running.addresses
 
 
 @given(state=states(), lent=some.integers(0, 4))
 def test_job_keeps_its_own_gpus_unless_their_number_is_unmeasured(state: LiveState, lent: int) -> None:
     jobs = sorted(state.jobs, key=lambda job: job.id)
-    for job, one in zip(jobs, under_way(state, state.servers, GPUS, lent_servers=lent), strict=True):
+    for job, running in zip(jobs, under_way(state, state.servers, GPUS, lent_servers=lent), strict=True):
         own = [place for place in job.placement if place[0] < state.servers]
-        kept = [address for address in one.addresses if address < state.servers * GPUS]
-        if len(kept) < len(own):
+        owned = [address for address in running.addresses if address < state.servers * GPUS]
+        if len(owned) < len(own):
             assert len(own) not in {1, 2, 4, 8}
-        if one.addresses and len(one.addresses) < len(job.placement):
-            assert one.pause_left_seconds >= 7.0, "shrinking is a change like any other"
+        if running.addresses and len(running.addresses) < len(job.placement):
+            assert running.pause_left_seconds >= 7.0, "shrinking costs a pause, as any change"
 
 
 POLICIES = ("punctual", "lyra", "edf", "tiresias")

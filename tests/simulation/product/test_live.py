@@ -41,7 +41,7 @@ from tests.simulation.product.conftest import runs_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Submit = Callable[..., Job]
-#: A deadline that one job meets on the whole cluster of eight GPUs (60 iterations a second), and two do not.
+#: Eight GPUs do 60 iterations a second: one such job meets this deadline, two do not.
 ITERATIONS, SECONDS = 60 * 500, 600.0
 
 
@@ -62,7 +62,7 @@ def outcome_of(study: SimulationStudy, store: Any, number: int = 0) -> dict[str,
     return dict(zip(jobs.job_id, jobs.end, strict=True))
 
 
-def test_unfinished_jobs_are_there_with_what_is_left_of_them(
+def test_live_state_holds_unfinished_jobs_with_remaining_work(
     nodes: list[SimulatedAgent],
     submit: Submit,  # noqa: F811 - the fixture
 ) -> None:
@@ -71,7 +71,7 @@ def test_unfinished_jobs_are_there_with_what_is_left_of_them(
     free = submit("best_effort", iterations=4000)
     soft = submit("soft", seconds=36_000)
     settle(*nodes)
-    # It has trained for a while: progress that it cannot have made is not believed.
+    # The job has trained for a minute: progress beyond its speed would not be believed.
     began = timezone.now() - timedelta(seconds=60)
     hard.assignments.update(held_at=began)
     hard.generations.update(live_at=began)
@@ -86,7 +86,7 @@ def test_unfinished_jobs_are_there_with_what_is_left_of_them(
     assert jobs[hard.pk].remaining_iterations <= 600
     assert 0 < (jobs[hard.pk].deadline_at or 0.0) <= 600
     assert jobs[free.pk].deadline_at is None
-    # As measured, and not lowered by the promise margin.
+    # Levels are as measured, not lowered by the promise margin.
     levels = {gpus: rate for gpus, rate, _ in jobs[free.pk].levels}
     assert levels[1] == SPEED[1]
     assert levels == pytest.approx({gpus: rate for gpus, rate in SPEED.items() if gpus in levels})
@@ -141,9 +141,11 @@ def test_running_job_starts_in_place_without_a_pause(
     job = submit(seconds=SECONDS, iterations=ITERATIONS)
     settle(*nodes)
     state = state_now()
-    assert [bool(one.addresses) for one in under_way(state, 2, 4)] == [True]
-    assert [bool(one.addresses) for one in under_way(state, 2, 8)] == [False], "servers of another size"
-    # Starting again would cost more than the slack that it has.
+    assert [bool(running.addresses) for running in under_way(state, 2, 4)] == [True]
+    assert [bool(running.addresses) for running in under_way(state, 2, 8)] == [False], (
+        "servers of another size"
+    )
+    # A restart would cost more than the job's slack.
     CurveLevel.objects.update(pause_seconds=300.0)
     study = start(
         source="live", trace="", policies=("punctual", "edf"), servers=(), gpus_per_server=None,
@@ -173,7 +175,7 @@ def test_cluster_without_the_servers_of_a_job_breaks_its_promise(
     summary = runs_of(study)[0].summary or {}
     assert summary["admitted_late"] == 1
     assert job.pk in summary["broken"]
-    # Servers that cannot be used are not counted, and their jobs are moved.
+    # Unusable servers are not counted, and their jobs are moved.
     SimulatedAgent.enrol("node-3", 8, SPEED)
     Server.objects.filter(name="node-1").update(state="down")
     state = state_now()
@@ -198,7 +200,7 @@ def test_every_run_starts_from_the_moment_of_the_study(
     assert [run.servers for run in runs_of(study)] == [2, 2]
 
 
-def test_policies_without_elasticity_know_a_size_to_ask_for(
+def test_jobs_request_a_fixed_size_for_inelastic_policies(
     nodes: list[SimulatedAgent],
     submit: Submit,  # noqa: F811 - the fixture
     operator: User,
@@ -209,10 +211,10 @@ def test_policies_without_elasticity_know_a_size_to_ask_for(
     paused.refresh_from_db()
     job_pause(job=paused, actor=operator)
     state = state_now()
-    assert any("paused by their owners" in note for note in state.notes), "what is left out is counted"
+    assert any("paused by their owners" in note for note in state.notes), "the notes count the jobs left out"
     workload = workload_of(state)
-    asked = dict(zip(workload.job_id, workload.requested_gpus.tolist(), strict=True))
-    assert asked == {hard.pk: 8, free.pk: 1}
+    requested = dict(zip(workload.job_id, workload.requested_gpus.tolist(), strict=True))
+    assert requested == {hard.pk: 8, free.pk: 1}
     assert math.isinf(workload.deadline_at[workload.job_id.index(free.pk)])
 
 
@@ -231,7 +233,7 @@ def test_live_study_without_cluster_jobs_or_kind_is_refused(
 
 
 @pytest.mark.parametrize("servers", [2, *(pytest.param(few, marks=pytest.mark.slow) for few in (1, 3))])
-def test_nothing_impossible_happens_after_a_beginning_in_the_middle(
+def test_invariants_hold_after_a_start_from_a_running_cluster(
     nodes: list[SimulatedAgent],
     submit: Submit,  # noqa: F811 - the fixture
     servers: int,
@@ -245,13 +247,13 @@ def test_nothing_impossible_happens_after_a_beginning_in_the_middle(
     settle(*nodes)
     submit(seconds=500, iterations=4000)
     state = state_now()
-    asked = SimulationSettings(
+    run_settings = SimulationSettings(
         policy="punctual",
         pools=(PoolSize(state.gpu_kind, servers, state.gpus_per_server),),
         slot_seconds=5.0,
         check_invariants=True,
     )
-    simulation = Simulation(workload_of(state), asked)
+    simulation = Simulation(workload_of(state), run_settings)
     begin_under_way(simulation, under_way(state, servers, state.gpus_per_server))
     outcome = simulation.run()
     assert set(outcome.jobs.end) <= {JobEnd.COMPLETED, JobEnd.DECLINED}

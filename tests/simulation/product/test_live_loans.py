@@ -72,13 +72,13 @@ def outcome_of(study: SimulationStudy, store: Any, number: int) -> RunOutcome:
 def gpus_at_first(outcome: RunOutcome) -> dict[str, int]:
     """Return the GPUs of each job before the first change by the policy."""
     changes = outcome.allocations
-    found: dict[str, int] = {}
+    gpus_by_job: dict[str, int] = {}
     for time, row, gpus in zip(
         changes.time.tolist(), changes.job.tolist(), changes.gpus.tolist(), strict=True
     ):
         if time == 0.0:
-            found.setdefault(outcome.jobs.job_id[row], gpus)
-    return found
+            gpus_by_job.setdefault(outcome.jobs.job_id[row], gpus)
+    return gpus_by_job
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_stored_live_state_keeps_its_loans(
     grown: Job,
 ) -> None:
     state = state_now(inference=LiveInference(KIND, "serving", (0.25, 0.5), 60.0, 0.1))
-    assert (state.servers, state.gpus_per_server) == (1, 4), "borrowed servers are none of the cluster's own"
+    assert (state.servers, state.gpus_per_server) == (1, 4), "borrowed servers are not the cluster's own"
     assert state.servers_on_loan == 1
     assert unpack(pack(state)) == state
     live = live_cluster()
@@ -115,21 +115,21 @@ def test_stored_live_state_keeps_its_loans(
     ask_back(inference, 1)
     state = state_now(inference=LiveInference(KIND))
     assert state.servers_on_loan == 0
-    assert [len(one.addresses) for one in under_way(state, 1, 4, lent_servers=2)] == [4]
+    assert [len(running.addresses) for running in under_way(state, 1, 4, lent_servers=2)] == [4]
 
 
 def check_invariants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the invariants of all following simulations after each event."""
-    made = Simulation.__init__
+    original = Simulation.__init__
 
     def checked(self: Simulation, workload: Any, settings: Any, *more: Any, **options: Any) -> None:
         object.__setattr__(settings, "check_invariants", True)
-        made(self, workload, settings, *more, **options)
+        original(self, workload, settings, *more, **options)
 
     monkeypatch.setattr(Simulation, "__init__", checked)
 
 
-def test_borrowed_job_stays_on_loans_where_as_many_are_lent(
+def test_borrowed_job_stays_on_its_loaned_server(
     grown: Job,
     start: Start,
     store: Any,
@@ -147,9 +147,9 @@ def test_borrowed_job_stays_on_loans_where_as_many_are_lent(
         assert outcome.broken == {}
         assert (outcome.loans is not None) == (run[1] > 0)
     assert first["punctual", 2] == first["lyra", 2] == {grown.pk: 8}
-    assert first["punctual", 0] == {grown.pk: 4}, "it goes on on its own server, as after a reclaim"
+    assert first["punctual", 0] == {grown.pk: 4}, "it continues on its own server, as after a reclaim"
     assert "1 server is on loan now" in " ".join(study.notes)
-    # With others waiting and usage that takes servers back, nothing impossible happens.
+    # Invariants also hold with waiting jobs and a usage that reclaims servers.
     submit("best_effort", iterations=20_000)
     check_invariants(monkeypatch)
     study = start(**LIVE, inference_servers=(2, 4), inference_usage="bursty", headroom=0.0)
@@ -157,7 +157,7 @@ def test_borrowed_job_stays_on_loans_where_as_many_are_lent(
         assert outcome_of(study, store, number).broken == {}
 
 
-def test_jobs_come_with_their_curves_on_the_kind_that_is_lent(
+def test_live_jobs_have_their_curves_on_the_lent_kind(
     owned: SimulatedAgent,  # noqa: F811 - the fixture
     inference: InferenceCluster,  # noqa: F811 - the fixture
     submit: Submit,  # noqa: F811 - the fixture
@@ -165,17 +165,17 @@ def test_jobs_come_with_their_curves_on_the_kind_that_is_lent(
     store: Any,
 ) -> None:
     serving = SimulatedAgent.enrol("serving-1", 4, SPEED, inference, kind="T4")
-    known = submit("best_effort", iterations=20_000)
+    measured_job = submit("best_effort", iterations=20_000)
     other = submit("best_effort", iterations=20_000, data=({"name": "others"},))
     settle(owned, serving)
-    ScalingCurveFactory.create(key=key_on(known, "T4"), gpu_kind="T4", levels={1: 3.0, 2: 5.0})
-    report(inference, [0.2] * 288)  # the synthetic day begins now: at its peak nothing is lent
+    ScalingCurveFactory.create(key=key_on(measured_job, "T4"), gpu_kind="T4", levels={1: 3.0, 2: 5.0})
+    report(inference, [0.2] * 288)  # or the synthetic day would begin now, and at its peak nothing is lent
     study = start(**LIVE, inference_servers=(0, 4), headroom=0.0)
     assert study.inference_gpu_type == "T4"
     assert "Of 2 jobs 1 was measured on T4" in " ".join(study.notes)
     state = unpack(bytes(study.live_state or b""))
     levels = {job.id: job.lent_levels for job in state.jobs}
-    assert [(gpus, rate) for gpus, rate, _ in levels[known.pk]] == [(1, 3.0), (2, 5.0)]
+    assert [(gpus, rate) for gpus, rate, _ in levels[measured_job.pk]] == [(1, 3.0), (2, 5.0)]
     assert levels[other.pk] == ()
     loans = outcome_of(study, store, 1).loans
     assert loans is not None
@@ -196,11 +196,11 @@ def test_without_inference_cluster_own_kind_and_synthetic_curve_apply(
     study = start(**LIVE, inference_servers=(2,), inference_usage="measured")
     assert (study.inference_gpu_type, study.inference_usage, study.reclaim) == (KIND, "daily", "improved")
     assert "no live inference cluster" in " ".join(study.notes)
-    the_synthetic_day_begins_at_the_present_hour(study)
-    a_state_that_was_stored_before_servers_could_be_lent_is_still_read(state_now())
+    check_synthetic_day_begins_now(study)
+    check_older_stored_state_is_read(state_now())
 
 
-def the_synthetic_day_begins_at_the_present_hour(study: SimulationStudy) -> None:
+def check_synthetic_day_begins_now(study: SimulationStudy) -> None:
     sharing = sharing_of(study, runs_of(study)[0])
     assert sharing is not None
     assert sharing.lending is not None
@@ -213,7 +213,7 @@ def the_synthetic_day_begins_at_the_present_hour(study: SimulationStudy) -> None
     assert min(abs(nearest - lowest), 24 - abs(nearest - lowest)) < 2
 
 
-def a_state_that_was_stored_before_servers_could_be_lent_is_still_read(state: LiveState) -> None:
+def check_older_stored_state_is_read(state: LiveState) -> None:
     stored = json.loads(zlib.decompress(pack(state)))
     for name in ("servers_on_loan", "inference"):
         del stored[name]
@@ -236,7 +236,7 @@ def report(inference: InferenceCluster, usage: list[float], source: str = "measu
     )
 
 
-def test_usage_is_the_live_inference_clusters_own_where_there_is_some(
+def test_usage_is_that_of_the_live_inference_cluster_if_measured(
     owned: SimulatedAgent,  # noqa: F811 - the fixture
     inference: InferenceCluster,  # noqa: F811 - the fixture
     borrowed: Agents,  # noqa: F811 - the fixture
@@ -286,7 +286,7 @@ def test_gaps_in_measured_usage_are_bridged(
     assert usage[10] == pytest.approx(0.3)
 
 
-def test_a_run_ends_though_a_job_can_run_nowhere(
+def test_a_run_ends_although_a_job_can_run_nowhere(
     owned: SimulatedAgent,  # noqa: F811 - the fixture
     submit: Submit,  # noqa: F811 - the fixture
     start: Start,

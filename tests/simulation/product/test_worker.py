@@ -29,11 +29,11 @@ from tests.simulation.product.conftest import runs_of
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 Start = Callable[..., SimulationStudy]
 QUEUE = "simulations"
-#: The first run in a process may have to compile what nobody has compiled yet.
+#: Long, since the first run in a process may have to compile the kernels.
 PATIENCE_SECONDS = 400.0
-#: Runs take seconds, and each look asks the database and the worker's processes.
-LOOK_SECONDS = 0.2
-#: Long enough that it is still under way when the test looks (tens of seconds on one core).
+#: Runs take seconds, and each poll queries the database and the worker's processes.
+POLL_SECONDS = 0.2
+#: A run that is still under way when the test polls it (tens of seconds on one core).
 LONG = {
     "policies": ("punctual",),
     "servers": (64,),
@@ -46,7 +46,7 @@ LONG = {
 @pytest.fixture
 def worker(transactional_db: None, store: Path, tmp_path: Path) -> Iterator[ManagedProcess]:
     """Start the worker as the supervisor does, on the test's database and store, and keep it running."""
-    # Earlier tests have asked for runs that nobody worked off: a process for each message takes seconds.
+    # Earlier tests leave messages in the queue, and each would take seconds in a process of its own.
     with app.connection_for_write() as connected:
         connected.default_channel.queue_purge(QUEUE)
     name = connection.settings_dict["NAME"]
@@ -71,45 +71,45 @@ def worker(transactional_db: None, store: Path, tmp_path: Path) -> Iterator[Mana
     process.finish(grace_seconds=0.0)
 
 
-def wait(worker: ManagedProcess, condition: Callable[[], bool], what: str) -> None:
+def wait(worker: ManagedProcess, condition: Callable[[], bool], description: str) -> None:
     """Wait for `condition`. A worker with a stuck pool ends and is restarted meanwhile."""
 
-    def kept_and_holds() -> bool:
+    def poll() -> bool:
         worker.keep_running()
         return condition()
 
     try:
-        wait_until(kept_and_holds, what, PATIENCE_SECONDS, LOOK_SECONDS)
+        wait_until(poll, description, PATIENCE_SECONDS, POLL_SECONDS)
     except AssertionError as error:
         raise AssertionError(f"{error}; the worker's log ends with\n{worker.log_tail(40)}") from None
 
 
-def as_beat_does(task: Callable[[], object], period_seconds: float = 5.0) -> Callable[[], None]:
+def at_most_once_per(task: Callable[[], object], period_seconds: float = 5.0) -> Callable[[], None]:
     """Send `task` at most once a period, so that polling does not fill the queue."""
     due_at = time.monotonic()
 
-    def now_and_then() -> None:
+    def send_when_due() -> None:
         nonlocal due_at
         if time.monotonic() >= due_at:
             due_at = time.monotonic() + period_seconds
             task()
 
-    return now_and_then
+    return send_when_due
 
 
-def state(run: SimulationRun) -> SimulationRun:
+def reloaded(run: SimulationRun) -> SimulationRun:
     return SimulationRun.objects.get(pk=run.pk)
 
 
 def under_way(run: SimulationRun) -> bool:
-    now = state(run)
+    now = reloaded(run)
     return now.state == WorkState.RUNNING and now.jobs_ended > 0
 
 
 def test_a_run_is_executed_and_compared_by_the_worker(worker: ManagedProcess, start: Start) -> None:
     study = start(policies=("punctual",))
 
-    sweep = as_beat_does(runs.sweep_runs)
+    sweep = at_most_once_per(runs.sweep_runs)
 
     def compared_it() -> bool:
         sweep()
@@ -127,8 +127,8 @@ def test_a_run_under_way_is_cancelled(worker: ManagedProcess, start: Start) -> N
     run = runs_of(start(**LONG))[0]
     wait(worker, lambda: under_way(run), "the run is under way")
     run_cancel(run=run)
-    wait(worker, lambda: state(run).finished(), "the run has stopped")
-    assert state(run).state == WorkState.CANCELLED
+    wait(worker, lambda: reloaded(run).finished(), "the run has stopped")
+    assert reloaded(run).state == WorkState.CANCELLED
 
 
 @pytest.mark.live
@@ -137,15 +137,15 @@ def test_a_run_whose_worker_is_killed_is_finished_by_another_attempt(
 ) -> None:
     run = runs_of(start(**{**LONG, "limit_jobs": 4000}))[0]
     wait(worker, lambda: under_way(run), "the run is under way")
-    held = state(run)
+    lost = reloaded(run)
     assert worker.pid is not None
     for child in psutil.Process(worker.pid).children(recursive=True):
         child.send_signal(signal.SIGKILL)
-    # What beat does every few seconds; the lease would end by itself within half a minute.
+    # Expire the lease now instead of waiting half a minute, so that the next sweep finds the run.
     SimulationRun.objects.filter(pk=run.pk).update(lease_expires_at=timezone.now() - timedelta(seconds=1))
     wait(worker, lambda: runs.sweep_runs() > 0, "the sweep finds the lost run")
-    wait(worker, lambda: state(run).finished(), "another attempt has finished")
-    finished = state(run)
+    wait(worker, lambda: reloaded(run).finished(), "another attempt has finished")
+    finished = reloaded(run)
     assert (finished.state, finished.error) == (WorkState.DONE, "")
     assert finished.attempts == 2
-    assert finished.lease_token != held.lease_token
+    assert finished.lease_token != lost.lease_token

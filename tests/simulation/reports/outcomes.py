@@ -35,7 +35,7 @@ class Job:
 def finished(
     name: str, submitted: float, started: float, completed: float, deadline: float, **other: Any
 ) -> Job:
-    """A job with a deadline that ran to its end."""
+    """Return a job with a deadline that ran to its end."""
     return Job(
         name, submitted=submitted, decided=submitted, started=started, completed=completed, deadline=deadline,
         **other
@@ -51,7 +51,7 @@ def declined(name: str, submitted: float, deadline: float, **other: Any) -> Job:
 
 
 def best_effort(name: str, submitted: float, started: float, completed: float) -> Job:
-    """A job without a deadline that ran to its end."""
+    """Return a job without a deadline that ran to its end."""
     return Job(
         name, ServiceClass.BEST_EFFORT, promised=False, submitted=submitted, decided=submitted,
         started=started, completed=completed,
@@ -59,7 +59,7 @@ def best_effort(name: str, submitted: float, started: float, completed: float) -
 
 
 def job_columns(jobs: Sequence[Job]) -> JobOutcomes:
-    """The jobs as columns."""
+    """Return the jobs as columns."""
 
     def floats(name: str) -> np.ndarray:
         return np.array([getattr(job, name) for job in jobs], dtype=np.float64)
@@ -89,15 +89,18 @@ def job_columns(jobs: Sequence[Job]) -> JobOutcomes:
 
 
 def cluster_rows(*rows: tuple[float, int, int, int, int, int, float, float]) -> ClusterHistory:
-    """Rows of (time, gpus, promised, unpromised, running, waiting, efficiency, decision seconds)."""
+    """Return the history of rows (time, gpus, promised, unpromised, running, waiting, efficiency, decision
+    seconds)."""
     columns: list[Any] = list(zip(*rows, strict=True)) or [()] * 8
     time, efficiency, decision_seconds = (np.array(columns[place], dtype=np.float64) for place in (0, 6, 7))
-    gpus, promised, unpromised, running, waiting = (np.array(each, dtype=np.int64) for each in columns[1:6])
+    gpus, promised, unpromised, running, waiting = (
+        np.array(column, dtype=np.int64) for column in columns[1:6]
+    )
     return ClusterHistory(time, gpus, promised, unpromised, running, waiting, efficiency, decision_seconds)
 
 
 def allocation_rows(*rows: tuple[float, int, int]) -> AllocationHistory:
-    """Rows of (time, job, gpus)."""
+    """Return the history of rows (time, job, gpus)."""
     table = np.array(rows, dtype=np.float64).reshape(-1, 3)
     return AllocationHistory(table[:, 0], table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
 
@@ -108,7 +111,7 @@ def outcome(
     """Return an outcome of these jobs, with defaults for all else."""
     settings = {"policy": "punctual", "trace": "by-hand", "seed": 0, "servers": 1, "gpus_per_server": 4,
                 "slot_seconds": 60.0, "pauses": "measured"} | other.pop("settings", {})  # fmt: skip
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "allocations": allocation_rows(),
         "counts": {"rescales": 3, "migrations": 1, "preemptions": 0, "decisions": 2, "failures": 0},
         "interrupted": False,
@@ -121,14 +124,14 @@ def outcome(
         jobs=job_columns(jobs),
         cluster=cluster_rows() if cluster is None else cluster,
         end_at=end_at,
-        **(known | other),
+        **(defaults | other),
     )
 
 
 def random_outcome(
     jobs: int, instants: int, seed: int = 0, gpus: int = 128, span_seconds: float = 400_000.0, **other: Any
 ) -> RunOutcome:
-    """A plausible run of any length: some jobs are declined, late, void, without deadline or unfinished."""
+    """Return a plausible run: some jobs are declined, late, void, without a deadline or unfinished."""
     draw = np.random.default_rng(seed)
     submitted = np.sort(draw.uniform(0, span_seconds, jobs))
     rows = []

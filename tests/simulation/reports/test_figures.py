@@ -1,4 +1,4 @@
-"""Figures show the run's columns, say how they were thinned, and have a text where there is no data."""
+"""Figures show the run's columns, note how they were thinned, and have a text where there is no data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def by_name(run, **options):
 
 
 def trace(drawing, name):
-    return next(each for each in drawing.figure.data if each.name == name)
+    return next(item for item in drawing.figure.data if item.name == name)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_an_empty_run_gets_a_sentence_for_every_figure():
 
 def test_the_areas_of_the_allocation_add_up_to_the_cluster(small):
     drawing = by_name(small)["gpus"]
-    total = np.sum([np.array(each.y) for each in drawing.figure.data], axis=0)
+    total = np.sum([np.array(area.y) for area in drawing.figure.data], axis=0)
     assert total.tolist() == [4.0] * 5
     assert trace(drawing, "Promised").y.tolist() == [2, 4, 2, 0, 0]
 
@@ -91,7 +91,7 @@ def test_time_is_counted_from_the_beginning_of_the_run():
 
 def test_jobs_are_counted_from_the_start(small):
     drawing = by_name(small)["jobs"]
-    last = {each.name: float(each.y[-1]) for each in drawing.figure.data}
+    last = {line.name: float(line.y[-1]) for line in drawing.figure.data}
     assert last == {"Submitted": 4, "Admitted": 3, "Declined": 1, "Completed": 3, "On time": 1}
 
 
@@ -100,7 +100,7 @@ def test_the_deadline_ratio_ends_at_the_ratio_of_the_run(small):
     assert line.y.tolist() == pytest.approx([1.0, 0.5, 1 / 3])
 
 
-def test_late_jobs_stand_left_of_zero_in_the_slack(small):
+def test_late_jobs_are_left_of_zero_in_the_slack(small):
     bars = by_name(small)["slack"].figure.data[0]
     left = sum(int(count) for at, count in zip(bars.x, bars.y, strict=True) if at < 0)
     right = sum(int(count) for at, count in zip(bars.x, bars.y, strict=True) if at > 0)
@@ -138,15 +138,15 @@ def test_a_long_history_is_thinned_honestly():
     run = random_outcome(200, 6_000)
     drawn = by_name(run, most_steps=100)
     assert "6,000 planning instants are drawn as 100 steps" in drawn["gpus"].note
-    promised, unpromised, idle = (np.array(each.y, dtype=float) for each in drawn["gpus"].figure.data)
-    used, had = (promised + unpromised)[:-1], (promised + unpromised + idle)[:-1]
-    # Equal spans, so that plain means are means over time.
-    assert used.sum() / had.sum() == pytest.approx(mean_utilisation(run), rel=1e-5)
+    promised, unpromised, idle = (np.array(area.y, dtype=float) for area in drawn["gpus"].figure.data)
+    used, present = (promised + unpromised)[:-1], (promised + unpromised + idle)[:-1]
+    # All steps are equally long, so plain means are means over time.
+    assert used.sum() / present.sum() == pytest.approx(mean_utilisation(run), rel=1e-5)
 
 
 def test_figures_of_a_month_with_eighty_thousand_instants_stay_small():
     drawn = [drawing.as_json("simulated") for drawing in drawings(random_outcome(2_400, 80_000))]
-    size = sum(len(json.dumps(each, default=lambda value: value.tolist())) for each in drawn)
+    size = sum(len(json.dumps(figure, default=lambda value: value.tolist())) for figure in drawn)
     assert size < 1_500_000
 
 
@@ -168,7 +168,7 @@ def test_durations_are_printed_in_two_units(seconds, text):
     assert duration(seconds) == text
 
 
-def test_a_time_axis_has_the_unit_that_reads_well():
+def test_a_time_axis_has_a_unit_that_suits_its_length():
     spans = [100, 3_600, 200_000, 5_000_000]
     assert [time_unit(span).name for span in spans] == ["seconds", "minutes", "hours", "days"]
 

@@ -26,9 +26,9 @@ def hostile_run():
 
 
 def embedded(page: str, name: str):
-    found = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    return json.loads(found.group(1))
+    element = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page, re.DOTALL)
+    assert element is not None
+    return json.loads(element.group(1))
 
 
 def test_the_page_needs_nothing_from_elsewhere(tmp_path):
@@ -41,7 +41,7 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["report.html"]
 
 
-def test_plotly_can_stand_beside_the_page_for_several_to_share(tmp_path):
+def test_plotly_can_be_a_file_that_several_pages_share(tmp_path):
     page = write_report(
         [random_outcome(30, 40)], tmp_path / "report.html", title="A run", plotlyjs="directory"
     )
@@ -52,15 +52,15 @@ def test_plotly_can_stand_beside_the_page_for_several_to_share(tmp_path):
 
 def test_every_figure_names_its_simulation_settings():
     page = report_page([random_outcome(30, 40)], title="A run", plotlyjs="directory")
-    made = (
+    caption = (
         "Simulated · policy punctual · trace by-hand · seed 0 · 1 servers × 4 GPUs · slot 60 s · pauses "
         "measured"
     )
-    assert page.count(f'<p class="made">{made}</p>') == 11
-    assert all(figure["layout"]["meta"]["made"] == made for figure in embedded(page, "figures").values())
+    assert page.count(f'<p class="made">{caption}</p>') == 11
+    assert all(figure["layout"]["meta"]["made"] == caption for figure in embedded(page, "figures").values())
 
 
-def test_nothing_from_a_trace_becomes_markup():
+def test_text_from_a_trace_never_becomes_markup():
     page = report_page([hostile_run(), hostile_run()], title=HOSTILE, plotlyjs="directory")
     assert "<img" not in page
     assert "<script>window" not in page
@@ -100,12 +100,15 @@ def test_a_real_browser_draws_every_figure_and_runs_no_markup(tmp_path: Path, ch
         troubles: list[str] = []
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on(
-            "console", lambda said: troubles.append(said.text) if said.type in ("error", "warning") else None
+            "console",
+            lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None,
         )
         page.on(
             "request",
-            lambda asked: (
-                troubles.append(asked.url) if not asked.url.startswith(("file:", "data:", "blob:")) else None
+            lambda request: (
+                troubles.append(request.url)
+                if not request.url.startswith(("file:", "data:", "blob:"))
+                else None
             ),
         )
         page.goto(path.as_uri())

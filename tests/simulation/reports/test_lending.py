@@ -51,14 +51,14 @@ def test_usage_of_both_clusters_covers_the_arrival_period() -> None:
 
 def test_summary_shows_reclaims_with_their_cost() -> None:
     facts = summary(lent())
-    told = {
+    expected = {
         "reclaim_operations": 2, "reclaimed_servers": 4, "reclaim_preemptions": 2,
         "reclaim_collateral": 4 / 16,
         "reclaim_idle_share": 1 / 4, "reclaim_flexible_share": 1 / 4, "reclaim_ahead_share": 1 / 2,
         "reclaim_preempted_share": (1 / 4 + 1 / 2) / 2, "loan_operations": 1, "servers_on_loan_max": 2,
         "shortfall_servers_max": 1, "shortfall_periods": 1,
     }  # fmt: skip
-    assert {name: facts[name] for name in told} == pytest.approx(told)
+    assert {name: facts[name] for name in expected} == pytest.approx(expected)
 
 
 def test_a_run_without_loans_has_counts_of_zero_and_no_usage() -> None:
@@ -69,28 +69,28 @@ def test_a_run_without_loans_has_counts_of_zero_and_no_usage() -> None:
 
 def test_simulated_loan_appears_in_summary_page_and_parquet(tmp_path) -> None:
     jobs = [Job(5000.0, 1, 1, gpus_per_worker=8), Job(3000.0, 1, 1, 8, submitted_at=300.0, fungible=True)]
-    made = run(jobs, inference_servers=4, usage=usage_of(0, 0, 0, 0.75, *[0] * 40))
-    facts = json.loads(json.dumps(summary(made), allow_nan=False))
+    simulated = run(jobs, inference_servers=4, usage=usage_of(0, 0, 0, 0.75, *[0] * 40))
+    facts = json.loads(json.dumps(summary(simulated), allow_nan=False))
     assert facts["reclaim_preemptions"] == facts["preemptions"] == 1
     assert facts["preemption_ratio"] == 0.5
-    assert 0.0 < facts["mean_gpu_utilisation"] <= 1.0, "GPUs on loan count as GPUs that there are"
+    assert 0.0 < facts["mean_gpu_utilisation"] <= 1.0, "GPUs on loan count as present"
     assert facts["mean_waiting_seconds"] > facts["mean_queuing_seconds"], (
-        "it waited again after its preemption"
+        "the job also waited after its preemption"
     )
     assert "jobs preempted" in summary_lines(facts)
-    assert made.loans is not None
-    assert made.loans.borrowers.tolist() == [1]
-    page = report_page([made], title="one loan")
+    assert simulated.loans is not None
+    assert simulated.loans.borrowers.tolist() == [1]
+    page = report_page([simulated], title="one loan")
     for name in ("inference-usage", "servers-on-loan", "combined-usage", "reclaims"):
         assert f"run0-{name}" in page
-    write_parquet(made, tmp_path)
+    write_parquet(simulated, tmp_path)
     again = read_parquet(tmp_path).loans
     assert again is not None
-    for each in fields(LoanHistory):
-        np.testing.assert_array_equal(getattr(again, each.name), getattr(made.loans, each.name))
+    for column in fields(LoanHistory):
+        np.testing.assert_array_equal(getattr(again, column.name), getattr(simulated.loans, column.name))
 
 
-def test_files_of_an_earlier_run_with_loans_do_not_stay(tmp_path) -> None:
+def test_loan_files_of_an_earlier_run_are_removed(tmp_path) -> None:
     write_parquet(lent(), tmp_path)
     write_parquet(outcome([best_effort("a", 0, 10, 40)]), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -99,7 +99,7 @@ def test_files_of_an_earlier_run_with_loans_do_not_stay(tmp_path) -> None:
     assert read_parquet(tmp_path).loans is None
 
 
-def test_without_loans_no_figure_of_them_is_drawn() -> None:
+def test_runs_without_loans_have_no_loan_figures() -> None:
     names = [drawing.name for drawing in drawings(outcome([best_effort("a", 0, 10, 40)]))]
     assert "servers-on-loan" not in names
     assert "reclaims" in [drawing.name for drawing in drawings(lent(reclaims=()))]

@@ -19,14 +19,14 @@ from tests.simulation.reports.outcomes import declined, outcome, random_outcome
 
 
 def assert_same(first: RunOutcome, second: RunOutcome) -> None:
-    """Equal in every column and every fact."""
-    for each in fields(RunOutcome):
-        if each.name not in ("jobs", "cluster", "allocations"):
-            assert getattr(first, each.name) == getattr(second, each.name), each.name
+    """Assert that two runs are equal in every column and every other field."""
+    for part in fields(RunOutcome):
+        if part.name not in ("jobs", "cluster", "allocations"):
+            assert getattr(first, part.name) == getattr(second, part.name), part.name
             continue
-        one, other = getattr(first, each.name), getattr(second, each.name)
-        for column in fields(one):
-            left, right = getattr(one, column.name), getattr(other, column.name)
+        table, expected = getattr(first, part.name), getattr(second, part.name)
+        for column in fields(table):
+            left, right = getattr(table, column.name), getattr(expected, column.name)
             if isinstance(left, tuple):
                 assert left == right, column.name
                 assert [type(value) for value in left] == [type(value) for value in right], column.name
@@ -52,7 +52,7 @@ def test_the_summary_can_be_read_without_the_tables(tmp_path):
     assert json.loads(stored) == json.loads(json.dumps(summary(run)))
 
 
-def test_other_programs_find_nulls_where_nothing_happened(tmp_path):
+def test_events_that_did_not_happen_are_nulls(tmp_path):
     write_parquet(outcome([declined("refused", 0, deadline=9)]), tmp_path)
     table = pq.read_table(tmp_path / "jobs.parquet")
     assert table.column("started_at").to_pylist() == [None]
@@ -97,7 +97,7 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path):
         read_parquet(tmp_path)
 
 
-def test_an_unknown_way_to_end_is_refused_with_the_file(tmp_path):
+def test_an_unknown_job_end_is_refused_with_the_file(tmp_path):
     write_parquet(random_outcome(3, 3), tmp_path)
     path = tmp_path / "jobs.parquet"
     table = pq.read_table(path)
@@ -108,7 +108,7 @@ def test_an_unknown_way_to_end_is_refused_with_the_file(tmp_path):
         read_parquet(tmp_path)
 
 
-def test_a_description_that_is_not_whole_is_refused_with_the_file(tmp_path):
+def test_an_incomplete_description_is_refused_with_the_file(tmp_path):
     write_parquet(random_outcome(3, 3), tmp_path)
     for path in tmp_path.iterdir():
         table = pq.read_table(path)

@@ -22,9 +22,7 @@ seeds = st.integers(0, 2**32)
 
 
 @given(name=profiles, seed=seeds, share=st.floats(0, 1), loosest=st.floats(0.5, 3), jobs=st.integers(1, 60))
-def test_every_job_is_one_that_could_be_submitted(
-    name: str, seed: int, share: float, loosest: float, jobs: int
-) -> None:
+def test_every_job_could_be_submitted(name: str, seed: int, share: float, loosest: float, jobs: int) -> None:
     options = WorkloadOptions(jobs=jobs, best_effort_share=share, loosest=loosest)
     workload = load_workload(name, seed=seed, options=options)
     assert workload.jobs == jobs
@@ -43,7 +41,7 @@ def test_every_job_is_one_that_could_be_submitted(
             assert floor(0.5 * seconds) <= slack <= loosest * seconds
 
 
-# Profiles that ask for a given part of a cluster are drawn as a whole.
+# Not for profiles with a given load of the cluster, which are drawn as a whole.
 @given(
     name=st.sampled_from(sorted(name for name, one in PROFILES.items() if one.shape().gpu_seconds is None)),
     seed=seeds,
@@ -67,18 +65,18 @@ def test_the_same_seed_gives_the_same_workload(name: str) -> None:
     assert first.iterations.tolist() != other.iterations.tolist()
 
 
-def test_a_share_of_best_effort_moves_nothing_else() -> None:
+def test_the_best_effort_share_changes_only_deadlines() -> None:
     none, half, most = (
         load_workload("elasticflow", seed=5, options=WorkloadOptions(jobs=300, best_effort_share=share))
         for share in (0.0, 0.5, 0.9)
     )
     assert none.iterations.tolist() == half.iterations.tolist() == most.iterations.tolist()
     assert none.submitted_at.tolist() == most.submitted_at.tolist()
-    left = np.isfinite(half.deadline_at)
-    assert half.deadline_at[left].tolist() == none.deadline_at[left].tolist()
-    # Who is best effort at a small share still is at a larger one.
+    has_deadline = np.isfinite(half.deadline_at)
+    assert half.deadline_at[has_deadline].tolist() == none.deadline_at[has_deadline].tolist()
+    # Jobs that are best effort at a small share are so at a larger share.
     assert np.isfinite(half.deadline_at)[np.isfinite(most.deadline_at)].all()
-    assert 0.4 < 1 - left.mean() < 0.6
+    assert 0.4 < 1 - has_deadline.mean() < 0.6
 
 
 def test_tightness_changes_only_deadlines() -> None:
@@ -131,7 +129,7 @@ def test_bursty_jobs_follow_the_day_and_come_in_bursts() -> None:
     assert counts[:2].sum() > 1.5 * counts[2:].sum()
 
 
-def test_measured_throughputs_take_the_place_of_synthetic_ones(tmp_path: Path) -> None:
+def test_measured_throughputs_replace_synthetic_throughputs(tmp_path: Path) -> None:
     synthetic = load_workload("elasticflow", options=WorkloadOptions(jobs=50))
     assert any("synthetic" in note for note in synthetic.notes)
     measured = load_workload("elasticflow", throughputs=table(tmp_path), options=WorkloadOptions(jobs=50))
