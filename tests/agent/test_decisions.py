@@ -35,7 +35,7 @@ def desire(
     return GenerationDesire(job, generation, epoch, "training", goal, {"from": "nothing"}, slots, {})
 
 
-def wanted(*desires: GenerationDesire, epoch: int = 1, version: int = 1) -> DesiredState:
+def desired_state(*desires: GenerationDesire, epoch: int = 1, version: int = 1) -> DesiredState:
     return DesiredState(epoch, version, desires)
 
 
@@ -48,84 +48,88 @@ def view(
 
 
 def test_a_new_generation_is_started_and_remembered() -> None:
-    decision = decide(wanted(desire(ranks=2)), [], Memory(), may_start=True)
+    decision = decide(desired_state(desire(ranks=2)), [], Memory(), may_start=True)
     assert [action.slot.rank for action in decision.actions if isinstance(action, StartWorker)] == [0, 1]
     assert decision.memory.generations["a", "training"] == SeenGeneration(1, 1, frozenset({0, 1}))
 
 
 def test_an_older_generation_is_refused() -> None:
     memory = Memory(1, {("a", "training"): SeenGeneration(3)})
-    decision = decide(wanted(desire(generation=2)), [], memory, may_start=True)
+    decision = decide(desired_state(desire(generation=2)), [], memory, may_start=True)
     assert decision.actions == ()
     assert "generation 3 of epoch 0 was already obeyed" in decision.refused[0]
 
 
 def test_an_older_epoch_may_steer_a_generation_but_not_start_one() -> None:
     memory = Memory(5, {("a", "training"): SeenGeneration(1, 5, frozenset({0}))})
-    assert decide(wanted(desire(generation=2, epoch=4), epoch=5), [], memory, may_start=True).refused
-    running = decide(wanted(desire(goal="suspend", epoch=4), epoch=5), [view()], memory, may_start=True)
+    assert decide(desired_state(desire(generation=2, epoch=4), epoch=5), [], memory, may_start=True).refused
+    running = decide(
+        desired_state(desire(goal="suspend", epoch=4), epoch=5), [view()], memory, may_start=True
+    )
     assert running.actions == (SetGoal("a-1", "suspend", {"from": "nothing"}),)
 
 
 def test_a_later_epoch_of_one_job_does_not_block_another() -> None:
-    later = decide(wanted(desire("b", epoch=8), epoch=8), [], Memory(), may_start=True)
-    earlier = wanted(desire("a", epoch=7), desire("b", epoch=8), epoch=8, version=2)
+    later = decide(desired_state(desire("b", epoch=8), epoch=8), [], Memory(), may_start=True)
+    earlier = desired_state(desire("a", epoch=7), desire("b", epoch=8), epoch=8, version=2)
     decision = decide(earlier, [view(job="b")], later.memory, may_start=True)
     assert [action.desire.job for action in decision.actions if isinstance(action, StartWorker)] == ["a"]
 
 
 def test_answer_of_an_older_planner_is_stale_even_after_a_restart() -> None:
-    memory = decide(wanted(desire(epoch=8), epoch=8), [], Memory(), may_start=True).memory
-    assert is_stale(wanted(desire(generation=9, epoch=7), epoch=7, version=99), None, memory)
+    memory = decide(desired_state(desire(epoch=8), epoch=8), [], Memory(), may_start=True).memory
+    assert is_stale(desired_state(desire(generation=9, epoch=7), epoch=7, version=99), None, memory)
 
 
 def test_profiling_does_not_block_training() -> None:
     memory = Memory(1, {("a", "profiling"): SeenGeneration(9)})
-    decision = decide(wanted(desire(generation=1)), [], memory, may_start=True)
+    decision = decide(desired_state(desire(generation=1)), [], memory, may_start=True)
     assert isinstance(decision.actions[0], StartWorker)
 
 
 def test_the_old_generation_keeps_running_while_the_new_one_prepares() -> None:
     memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
     decision = decide(
-        wanted(desire(), desire(generation=2, goal="prepare")), [view()], memory, may_start=True
+        desired_state(desire(), desire(generation=2, goal="prepare")), [view()], memory, may_start=True
     )
     assert [type(action) for action in decision.actions] == [StartWorker]
 
 
 def test_an_unwanted_worker_is_killed_and_forgotten_once_settled() -> None:
     memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
-    assert decide(wanted(), [view()], memory, may_start=True).actions == (
+    assert decide(desired_state(), [view()], memory, may_start=True).actions == (
         KillWorker("a-1", "not wanted any more"),
     )
-    assert decide(wanted(), [view(alive=False)], memory, may_start=True).actions == ()
-    assert decide(wanted(), [view(alive=False, settled=True)], memory, may_start=True).actions == (
+    assert decide(desired_state(), [view(alive=False)], memory, may_start=True).actions == ()
+    assert decide(desired_state(), [view(alive=False, settled=True)], memory, may_start=True).actions == (
         ForgetWorker("a-1"),
     )
 
 
 def test_a_worker_that_ended_is_not_restarted_nor_forgotten() -> None:
     memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
-    decision = decide(wanted(desire()), [view(alive=False, settled=True)], memory, may_start=True)
+    decision = decide(desired_state(desire()), [view(alive=False, settled=True)], memory, may_start=True)
     assert decision.actions == ()
     assert decision.lost == ()
 
 
 def test_a_worker_without_any_trace_is_lost_and_not_restarted() -> None:
     memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
-    decision = decide(wanted(desire()), [], memory, may_start=True)
+    decision = decide(desired_state(desire()), [], memory, may_start=True)
     assert decision.actions == ()
     assert [slot.rank for _, slot in decision.lost] == [0]
 
 
 def test_workers_start_only_under_a_lease() -> None:
-    without = decide(wanted(desire()), [], Memory(), may_start=False)
+    without = decide(desired_state(desire()), [], Memory(), may_start=False)
     assert without.actions == ()
-    assert isinstance(decide(wanted(desire()), [], without.memory, may_start=True).actions[0], StartWorker)
+    assert isinstance(
+        decide(desired_state(desire()), [], without.memory, may_start=True).actions[0], StartWorker
+    )
 
 
 def test_a_generation_without_workers_here_waits_and_loses_none() -> None:
-    both = wanted(desire(ranks=2), desire("b"))
+    both = desired_state(desire(ranks=2), desire("b"))
     first = decide(both, [], Memory(), may_start=True, most_starts=1)
     begun = [
         (action.desire.job, action.slot.rank) for action in first.actions if isinstance(action, StartWorker)
@@ -141,8 +145,8 @@ def test_a_generation_without_workers_here_waits_and_loses_none() -> None:
 
 def test_decisions_do_not_depend_on_the_order_of_entries() -> None:
     entries = [desire(generation=1), desire(generation=2, goal="prepare"), desire("b", 1, epoch=3)]
-    forwards = decide(wanted(*entries), [], Memory(), may_start=True)
-    backwards = decide(wanted(*reversed(entries)), [], Memory(), may_start=True)
+    forwards = decide(desired_state(*entries), [], Memory(), may_start=True)
+    backwards = decide(desired_state(*reversed(entries)), [], Memory(), may_start=True)
     assert {str(action) for action in forwards.actions} == {str(action) for action in backwards.actions}
     assert forwards.memory.epoch == backwards.memory.epoch
     assert forwards.memory.generations["a", "training"].generation == 2
@@ -150,7 +154,7 @@ def test_decisions_do_not_depend_on_the_order_of_entries() -> None:
 
 @dataclass
 class Node:
-    """An agent reduced to its core, whose workers can die and which can restart."""
+    """An agent reduced to its decisions. Its workers can die, and it can restart."""
 
     memory: Memory = field(default_factory=Memory)
     workers: dict[str, WorkerView] = field(default_factory=dict)
@@ -161,7 +165,7 @@ class Node:
         if is_stale(state, self.newest, self.memory):
             return
         self.newest = (state.epoch, state.version)
-        highest_before = {job: seen.generation for (job, _), seen in self.memory.generations.items()}
+        highest_before = {job: newest.generation for (job, _), newest in self.memory.generations.items()}
         decision = decide(state, list(self.workers.values()), self.memory, may_start=may_start)
         assert decision.memory.epoch >= self.memory.epoch
         self.memory = decision.memory

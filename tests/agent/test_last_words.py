@@ -32,11 +32,11 @@ def pool(tmp_path: Path) -> WorkerPool:
 @pytest.fixture
 def record(pool: WorkerPool, tmp_path: Path) -> WorkerRecord:
     launcher: Any = EndedLauncher()
-    made = WorkerRecord("one", tmp_path / "workers" / "one", "r", None, None, launcher=launcher)
-    made.folder.mkdir()
-    made.connected, made.lease_deadline = True, float("inf")
-    pool.records["one"] = made
-    return made
+    worker = WorkerRecord("one", tmp_path / "workers" / "one", "r", None, None, launcher=launcher)
+    worker.folder.mkdir()
+    worker.connected, worker.lease_deadline = True, float("inf")
+    pool.records["one"] = worker
+    return worker
 
 
 def test_a_worker_has_exited_only_after_its_connection_closed(pool: WorkerPool, record: WorkerRecord) -> None:

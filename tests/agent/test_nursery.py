@@ -16,15 +16,15 @@ from workers.agent.processes.nursery import Nursery
 from workers.agent.processes.nursery_process import PRELOAD
 
 
-def seen_by_worker(plane: FakeControlPlane, number: int = 1) -> dict[str, Any]:
-    """Return what the worker of that generation saw of its surroundings."""
+def visible_to_worker(plane: FakeControlPlane, number: int = 1) -> dict[str, Any]:
+    """Return what a worker of a new generation can see of its surroundings."""
     plane.want(generation(number=number, hyperparameters={"look": ["/box"]}))
     lines: list[str] = wait_until(
         lambda: [line for line in plane.log_of(number=number).splitlines() if line.startswith("SEEN")],
-        "it has looked around",
+        "the worker has printed what it can see",
     )
-    seen: dict[str, Any] = json.loads(lines[0][5:])
-    return seen
+    visible: dict[str, Any] = json.loads(lines[0][5:])
+    return visible
 
 
 def nursery_of(agent: RunningAgent) -> int | None:
@@ -48,25 +48,25 @@ def test_a_forked_worker_equals_a_started_one(agent: RunningAgent, plane: FakeCo
     agent.environment = {"SECRET_KEY": "secret"}
     agent.settings["memory_store_bytes"] = 0  # a store's socket appears in the box at any time
     agent.start()
-    forked = seen_by_worker(plane)
+    forked = visible_to_worker(plane)
     assert "the nursery is ready" in agent.log
     (launcher,) = agent.launchers()
     assert parent_of(launcher["pid"]) == nursery_of(agent)
     plane.want()
-    wait_until(lambda: not agent.launchers(), "the first one has ended")
+    wait_until(lambda: not agent.launchers(), "the first worker has ended")
     agent.kill()
     agent.settings["nursery"] = False
     agent.start()
-    started = seen_by_worker(plane, 2)
+    started = visible_to_worker(plane, 2)
     (launcher,) = agent.launchers()
     assert parent_of(launcher["pid"]) == agent.process_id
     assert nursery_of(agent) is None
     assert forked.pop("random") != started.pop("random")
     assert forked["main"] == "workers.runtime.__main__"
-    for seen in (forked, started):
-        del seen["user"]  # each worker has its own user
-        seen["descriptors"] = [name.partition("[")[0] for name in seen["descriptors"]]
-        seen["arguments"][0] = ""  # the file that is run, or the module
+    for visible in (forked, started):
+        del visible["user"]  # each worker has its own user
+        visible["descriptors"] = [name.partition("[")[0] for name in visible["descriptors"]]
+        visible["arguments"][0] = ""  # the file that is run, or the module
     assert forked == started
 
 
@@ -75,7 +75,7 @@ def test_two_workers_of_one_nursery_draw_different_numbers(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     agent.start()
-    assert seen_by_worker(plane)["random"] != seen_by_worker(plane, 2)["random"]
+    assert visible_to_worker(plane)["random"] != visible_to_worker(plane, 2)["random"]
 
 
 def test_workers_outlive_the_nursery_and_later_ones_start_without_it(

@@ -1,5 +1,5 @@
 """A real agent with real serving workers in their sandboxes: weights from the store, requests over HTTP,
-drained without a failed one."""
+drained without a failed request."""
 
 from __future__ import annotations
 

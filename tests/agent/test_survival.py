@@ -297,7 +297,7 @@ def test_a_lost_wake_up_delays_work_by_one_report(agent: RunningAgent, plane: Fa
 
 
 def measuring(max_seconds: float, **wishes: Any) -> dict[str, Any]:
-    """Return a measurement whose worker hangs in its import and starts a process that tries to outlive it."""
+    """Return a measurement that hangs in its import and starts a process that tries to outlive it."""
     return generation(
         purpose="profiling",
         profile={"levels": [1], "seconds_per_level": 1.0, "max_seconds": max_seconds},

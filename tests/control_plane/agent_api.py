@@ -67,8 +67,8 @@ def training_job(server: Server, index: int = 0, **fields: Any) -> tuple[Job, Ge
 
 
 def busy_server(name: str) -> Server:
-    made: Server = ServerFactory.create(name=name, gpus=4)
-    return made
+    server: Server = ServerFactory.create(name=name, gpus=4)
+    return server
 
 
 def worker(generation: Generation, **fields: Any) -> dict[str, Any]:

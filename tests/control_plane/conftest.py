@@ -44,8 +44,8 @@ def cluster(db: None) -> Cluster:
 
 @pytest.fixture
 def version(cluster: Cluster) -> FunctionVersion:
-    made: FunctionVersion = FunctionVersionFactory.create()
-    return made
+    created: FunctionVersion = FunctionVersionFactory.create()
+    return created
 
 
 @pytest.fixture

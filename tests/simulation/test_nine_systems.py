@@ -12,7 +12,7 @@ from benchmarks.nine_systems.simulated import COLUMNS, DaySize, simulate_day
 from benchmarks.nine_systems.tables import Table, write_section
 from punctual.client.models import Recovery
 
-#: Kinds whose curves take no planner of gradients.
+#: Kinds of jobs with curves that need no gradient planner.
 SMALL = DaySize(
     servers=4, inference_servers=2, jobs=8, failures=1, seconds=4 * 3600.0,
     kinds=("experts", "tiers", "tasks", "adaptive"),

@@ -30,8 +30,8 @@ CLUSTER = ("--servers", "2", "--gpus-per-server", "4")
 
 
 def bare_environment() -> dict[str, str]:
-    kept = ("PATH", "HOME", "LANG", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+    names = ("PATH", "HOME", "LANG", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:

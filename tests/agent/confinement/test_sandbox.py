@@ -48,7 +48,7 @@ def test_a_worker_sees_nothing_of_the_platform(agent: RunningAgent, plane: FakeC
     secret.mkdir()
     agent.folder.chmod(0o755)
     (secret / "password").write_text("secret")
-    # Inside a folder that is shown on purpose, so that only the list can hide it.
+    # The secret lies in a readable folder, so that only `hide` can hide it.
     agent.settings |= {"readable": [str(agent.folder)], "hide": [str(secret)]}
     agent.environment = {
         "SECRET_KEY": "secret",
@@ -56,7 +56,7 @@ def test_a_worker_sees_nothing_of_the_platform(agent: RunningAgent, plane: FakeC
         "PUNCTUAL_ENROL_TOKEN": "token-1",
     }
     agent.start()
-    looked_at = [
+    paths_tried = [
         str(secret),
         str(agent.data),
         str(agent.folder),
@@ -69,33 +69,33 @@ def test_a_worker_sees_nothing_of_the_platform(agent: RunningAgent, plane: FakeC
     ]
     plane.want(
         generation("neighbour"),
-        generation(hyperparameters={"look": looked_at}, workers=[{"rank": 0, "gpu_index": 1}]),
+        generation(hyperparameters={"look": paths_tried}, workers=[{"rank": 0, "gpu_index": 1}]),
     )
-    wait_until(lambda: "SEEN" in plane.log_of(), "it has looked around")
-    seen = json.loads(next(line for line in plane.log_of().splitlines() if line.startswith("SEEN"))[5:])
-    paths = seen["paths"]
+    wait_until(lambda: "SEEN" in plane.log_of(), "the worker has printed what it can see")
+    visible = json.loads(next(line for line in plane.log_of().splitlines() if line.startswith("SEEN"))[5:])
+    paths = visible["paths"]
     assert paths[str(secret)] == []
     assert paths[str(agent.data)] == []
-    assert "platform" in paths[str(agent.folder)], "what is shown on purpose is there"
+    assert "platform" in paths[str(agent.folder)], "readable folders are visible"
     assert all(paths[path].startswith("error") for path in ("/run", "/var", "/home"))
     assert "workers" not in paths[str(PROJECT)], (
-        "of the project's folder only the interpreter's packages are there"
+        "only the interpreter's packages of the project's folder are visible"
     )
     assert set(paths["/box"]) >= {"bundle", "in", "out", "home", "tmp", "agent.sock"}
-    assert len(seen["processes"]) <= 3, "its own first process and itself"
-    assert not any("secret" in value or "token" in value for value in seen["environment"].values())
-    assert not {"DATABASE_URL", "SECRET_KEY", "PUNCTUAL_ENROL_TOKEN"} & set(seen["environment"])
-    assert seen["environment"]["HOME"] == "/box/home"
-    assert seen["environment"]["TMPDIR"] == "/box/tmp"
-    writable = {path for path, allowed in seen["writable"].items() if allowed}
+    assert len(visible["processes"]) <= 3, "the sandbox's first process and the worker"
+    assert not any("secret" in value or "token" in value for value in visible["environment"].values())
+    assert not {"DATABASE_URL", "SECRET_KEY", "PUNCTUAL_ENROL_TOKEN"} & set(visible["environment"])
+    assert visible["environment"]["HOME"] == "/box/home"
+    assert visible["environment"]["TMPDIR"] == "/box/tmp"
+    writable = {path for path, allowed in visible["writable"].items() if allowed}
     assert writable == {"/box/out", "/tmp"}
-    assert set(seen["capabilities"]) == {"0" * 16}
-    assert seen["no_new_privileges"]
-    assert str(PROJECT) not in seen["sys_path"]
-    assert seen["sys_path"][0] == "/runtime"
+    assert set(visible["capabilities"]) == {"0" * 16}
+    assert visible["no_new_privileges"]
+    assert str(PROJECT) not in visible["sys_path"]
+    assert visible["sys_path"][0] == "/runtime"
     assert plane.enrolments[0]["inventory"]["sandbox"] == "namespaces"
     if ROOT:
-        assert seen["user"] != 0
+        assert visible["user"] != 0
 
 
 def launch_script(

@@ -15,7 +15,7 @@ from workers.agent.machine.disk_rates import disk_rate_of_worker, measure_disk
 
 
 def configuration(data: Path, **settings: Any) -> Configuration:
-    made = Configuration(
+    usual = Configuration(
         server_url="http://server",
         stream_url="http://stream",
         checkpoint_url="file:///checkpoints",
@@ -23,7 +23,7 @@ def configuration(data: Path, **settings: Any) -> Configuration:
         name="node",
         address="127.0.0.1",
     )
-    return replace(made, **settings)
+    return replace(usual, **settings)
 
 
 def test_gpus_share_a_rate_that_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,10 +64,10 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
 
     Popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", start)
-    made = Agent(tmp_path / "memory", monkeypatch)
-    wait_until(made.has_answer, "the store answers")
-    yield made
-    made.store.close()
+    created = Agent(tmp_path / "memory", monkeypatch)
+    wait_until(created.has_answer, "the store answers")
+    yield created
+    created.store.close()
     for process in started:
         process.kill()
         process.wait()
@@ -150,13 +150,13 @@ def test_holdings_from_before_a_fence_are_not_reported_after_it(agent: Agent) ->
     agent.look(0.0)
     agent.store.forget_everything()
     os.kill(agent.process, signal.SIGCONT)
-    heard: list[object] = []
+    reports: list[object] = []
 
     def answered() -> bool:
         agent.store._listen()
-        heard.append(agent.store.report())
+        reports.append(agent.store.report())
         return not agent.store._unanswered
 
     wait_until(answered, "both questions are answered")
-    assert set(map(str, heard)) == {"None"}
-    wait_until(agent.has_answer, "it is asked again")
+    assert set(map(str, reports)) == {"None"}
+    wait_until(agent.has_answer, "the store answers the next question")

@@ -57,10 +57,10 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
     def begin(name: str) -> Node:
         (tmp_path / name).mkdir()
         plane = FakeControlPlane()
-        made = Node(name, RunningAgent(tmp_path / name, plane), plane, free_port())
-        made.agent.settings["name"] = name
-        nodes.append(made)
-        return made
+        created = Node(name, RunningAgent(tmp_path / name, plane), plane, free_port())
+        created.agent.settings["name"] = name
+        nodes.append(created)
+        return created
 
     yield begin
     for node in nodes:
@@ -96,16 +96,16 @@ def test_a_job_resumed_from_a_peers_memory_ends_with_the_same_bits(start: Callab
     assert report["protection"] == "full"
     first.dies()
     copied = min(copies.held(1).values())
-    assert copied < ITERATIONS, "it was in the middle of its run"
+    assert copied < ITERATIONS, "the job was still running"
     elsewhere = Training(other.agent, other.plane)
     other.set_group(fetch=peer.all_ranks())
     other.plane.want(beside, elsewhere.wanted(2, ITERATIONS, start=from_memory(1)))
     expected, _ = undisturbed.weights()
-    found, completed = elsewhere.weights()
+    weights, completed = elsewhere.weights()
     (begun,) = [event for event in other.plane.events_of("first_iteration") if event["job"] == "job"]
-    assert begun["iteration"] > copied, "it resumes from the peer's copies"
+    assert begun["iteration"] > copied, "the job resumes from the peer's copies"
     assert (completed["generation"], completed["iteration"]) == (2, ITERATIONS)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
     digests = {event["sample_order_digest"] for event in other.plane.events_of("completed")}
     assert len(digests) == 1, "no sample was trained twice or left out"
     assert not any(node.plane.events_of("shard_stored") for node in (first, other)), "nothing went to disk"

@@ -1,4 +1,4 @@
-"""Shards that an agent fetches: each is checked, and its holders are asked in turn."""
+"""An agent fetches shards: it tries the holders of a shard in turn and checks the content."""
 
 from __future__ import annotations
 

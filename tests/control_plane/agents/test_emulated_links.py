@@ -107,4 +107,4 @@ def test_level_measured_below_the_emulated_pace_is_stored_as_void(overrun: float
     level = CurveLevel.objects.get(curve=curve)
     assert (level.overrun, level.void) == (overrun, void)
     assert level.iterations_per_second == 9.0
-    assert any("void" in told.message for told in job.events.all()) == void
+    assert any("void" in line.message for line in job.events.all()) == void

@@ -36,8 +36,8 @@ def enrol(name: str, token: str, credential: str | None = None, **more: Any) -> 
 
 @pytest.fixture
 def server() -> Server:
-    made: Server = make.ServerFactory.create(name="node-a", agent="agent_secret")
-    return made
+    created: Server = make.ServerFactory.create(name="node-a", agent="agent_secret")
+    return created
 
 
 def untouched(server: Server) -> bool:

@@ -28,10 +28,10 @@ def generation(server: Server) -> Generation:
     return training_job(server)[1]
 
 
-def tell(server: Server, generation: Generation, **fields: Any) -> Job:
+def send_event(server: Server, generation: Generation, **fields: Any) -> Job:
     """Send an event and return the refreshed job."""
-    told = event(generation, fields.pop("kind", "nonfinite"), **fields)
-    answer = send(server, {"events": [told]})
+    report = event(generation, fields.pop("kind", "nonfinite"), **fields)
+    answer = send(server, {"events": [report]})
     assert (answer.status_code, answer.json()["refused"]) == (200, [])
     return Job.objects.get(pk=generation.job_id)
 
@@ -41,10 +41,10 @@ def history(job: Job) -> list[str]:
 
 
 def test_a_run_of_bad_losses_is_in_history_and_headline(server: Server, generation: Generation) -> None:
-    job = tell(server, generation, what="loss_began", iteration=3, since=3)
+    job = send_event(server, generation, what="loss_began", iteration=3, since=3)
     assert warning_of(job) == "The loss is NaN or infinite since iteration 3."
-    tell(server, generation, what="loss_began", iteration=3, since=3)
-    job = tell(server, generation, what="loss_ended", iteration=7, since=3)
+    send_event(server, generation, what="loss_began", iteration=3, since=3)
+    job = send_event(server, generation, what="loss_ended", iteration=7, since=3)
     assert warning_of(job) == ""
     first, second = history(job)
     assert first.endswith("After 100 such iterations in a row the job stops.")
@@ -52,15 +52,15 @@ def test_a_run_of_bad_losses_is_in_history_and_headline(server: Server, generati
 
 
 def test_a_worker_cannot_fill_the_history(server: Server, generation: Generation) -> None:
-    told = [event(generation, "nonfinite", what="loss_began", iteration=n, since=n) for n in range(1, 80)]
-    assert send(server, {"events": told}).json()["refused"] == []
+    reports = [event(generation, "nonfinite", what="loss_began", iteration=n, since=n) for n in range(1, 80)]
+    assert send(server, {"events": reports}).json()["refused"] == []
     assert len(history(generation.job)) == 20
 
 
 def test_completed_job_warns_of_nonfinite_weights(server: Server, generation: Generation) -> None:
     names = ["0.weight", "b\u202eias"]
-    tell(server, generation, what="final_weights", iteration=9, tensors=3, of=4, names=names)
-    job = tell(server, generation, kind="completed", iteration=9)
+    send_event(server, generation, what="final_weights", iteration=9, tensors=3, of=4, names=names)
+    job = send_event(server, generation, kind="completed", iteration=9)
     assert job.state == JobState.COMPLETED
     assert warning_of(job) == (
         "The final weights are useless: 3 of 4 tensors hold NaN or infinite values (0.weight, b\ufffdias, …)."
@@ -70,7 +70,7 @@ def test_completed_job_warns_of_nonfinite_weights(server: Server, generation: Ge
 def test_going_back_to_before_the_run_forgets_it(server: Server, generation: Generation) -> None:
     Job.objects.filter(pk=generation.job_id).update(nonfinite={"since": 40}, state=JobState.SUSPENDED)
     Generation.objects.filter(pk=generation.pk).update(state="handover")
-    job = tell(server, generation, kind="first_iteration", iteration=31, pause_seconds=1.0)
+    job = send_event(server, generation, kind="first_iteration", iteration=31, pause_seconds=1.0)
     assert warning_of(job) == ""
 
 
@@ -87,7 +87,9 @@ def state(generation: Generation, iteration: int) -> Checkpoint:
 
 def fail(server: Server, generation: Generation, iteration: int) -> Job:
     message = "the loss was NaN or infinite in 100 iterations in a row"
-    return tell(server, generation, kind="failed", reason="nonfinite", message=message, iteration=iteration)
+    return send_event(
+        server, generation, kind="failed", reason="nonfinite", message=message, iteration=iteration
+    )
 
 
 def test_a_stop_fails_the_job_and_names_the_last_good_state(server: Server, generation: Generation) -> None:

@@ -57,11 +57,11 @@ def test_outages_are_cut_off_at_both_ends(cluster: Cluster) -> None:
     second = stop_for(AWAY_SECONDS)
     minute = timedelta(minutes=1)
     begin, end = first.stopped_at + minute, second.started_at - minute
-    found = outages_between(cluster.pk, begin, end)
-    assert found == [Stopped(begin, first.started_at), Stopped(second.stopped_at, end)]
+    outages = outages_between(cluster.pk, begin, end)
+    assert outages == [Stopped(begin, first.started_at), Stopped(second.stopped_at, end)]
     assert outages_between(cluster.pk, first.started_at, second.stopped_at) == []
-    assert stopped_seconds(found, begin, end) == 2 * (AWAY_SECONDS - 60)
-    assert stopped_seconds(found, begin + minute, second.stopped_at) == AWAY_SECONDS - 120
+    assert stopped_seconds(outages, begin, end) == 2 * (AWAY_SECONDS - 60)
+    assert stopped_seconds(outages, begin + minute, second.stopped_at) == AWAY_SECONDS - 120
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])

@@ -146,9 +146,9 @@ def test_refused_item_is_acknowledged_and_noted_in_job_history(
     bad = event(hostile, "first_iteration", pause_seconds=1e15)
     answer = send_beside_a_neighbour(server, hostile, neighbour, "events", [bad])
     assert bad["id"] in answer["acknowledged"]
-    told = hostile.job.events.get(kind="report_refused")
-    assert "pause_seconds" in told.message
-    assert "3600" in told.message
+    refusal = hostile.job.events.get(kind="report_refused")
+    assert "pause_seconds" in refusal.message
+    assert "3600" in refusal.message
     assert not neighbour.job.events.filter(kind="report_refused").exists()
 
 

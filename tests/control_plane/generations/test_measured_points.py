@@ -34,7 +34,7 @@ def keep_all(servers: tuple[Server, Server], generation: Generation, copies: int
     Generation.objects.filter(pk=generation.pk).update(protection={"holders": [pks, pks[::-1]]})
     ranks = [(rank, {"copies": copies, "wanted_copies": 2}) for rank in (0, 1)]
     for server in servers:
-        assert not hold(server, *(holding(generation, rank, 41, **said) for rank, said in ranks))
+        assert not hold(server, *(holding(generation, rank, 41, **figures) for rank, figures in ranks))
 
 
 def test_ages_are_kept_where_all_copies_were_there(servers: tuple[Server, Server], pair: Generation) -> None:

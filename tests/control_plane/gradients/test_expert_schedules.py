@@ -53,12 +53,12 @@ def test_mixture_follows_linas_schedule_where_it_wins(
     plan = GradientPlan.objects.get(family="lossless", gpus_per_server=2)
     assert (plan.planner, plan.codec, plan.messages["experts"]["mode"]) == ("lina", "none", mode)
     assert plan.speedup > 1.05
-    made = successor(job, (servers[0], 1), (servers[0], 2))
-    (lina,) = made.runtime_plan["synchronisers"]
+    generation = successor(job, (servers[0], 1), (servers[0], 2))
+    (lina,) = generation.runtime_plan["synchronisers"]
     partition = plan.messages["experts"]["partition_bytes"]
     expected = {"mode": mode, "partition_bytes": partition, "packs": False}
     assert (lina["kind"], lina["choices"]) == ("lina", expected)
-    (read,) = PlanOfAWorker.from_message(made.runtime_plan).synchronisers
+    (read,) = PlanOfAWorker.from_message(generation.runtime_plan).synchronisers
     KINDS[read.kind](read.choices)
 
 
@@ -107,4 +107,4 @@ def test_no_schedule_is_planned_beside_rows_of_embeddings(servers: tuple[Server,
     measured_job(servers[0], 2, tensors=MIXTURE, sparse=[row], experts=EXPERTS)
     make_plans(9)
     for plan in GradientPlan.objects.all():
-        assert "lina" not in {plan.planner, *(each["planner"] for each in plan.beaten)}
+        assert "lina" not in {plan.planner, *(candidate["planner"] for candidate in plan.beaten)}

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def servers() -> list[Server]:
-    made = [busy_server(name) for name in ("node-a", "node-b")]
-    for server in made:
+    created = [busy_server(name) for name in ("node-a", "node-b")]
+    for server in created:
         server.links = None
         server.save(update_fields=["links"])
-    return made
+    return created
 
 
 def measure(servers: list[Server]) -> None:

@@ -1,4 +1,4 @@
-"""An installer's process group ends when the caller says so, and with the caller."""
+"""An installer's process group ends at the caller's request, and with the caller."""
 
 from __future__ import annotations
 

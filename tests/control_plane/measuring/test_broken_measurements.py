@@ -1,4 +1,4 @@
-"""A job whose measurements fail repeatedly ends with the cause of the last failure."""
+"""A job ends after repeatedly failed measurements, with the cause of the last failure."""
 
 from __future__ import annotations
 

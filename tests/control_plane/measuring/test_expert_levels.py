@@ -30,14 +30,19 @@ GIB = 1 << 30
 
 
 def sizes(
-    *, dense: int, experts: int, each: int, parameters: int = GIB, is_tiered: bool = False
+    *, dense: int, experts: int, expert_bytes: int, parameters: int = GIB, is_tiered: bool = False
 ) -> dict[str, Any]:
     """Return a worker's report on its model."""
     return {
         "parameter_bytes": parameters,
         "dense_state_bytes": dense,
         "layers": [
-            {"experts": experts, "state_bytes": each, "weight_bytes": each // 4, "is_tiered": is_tiered}
+            {
+                "experts": experts,
+                "state_bytes": expert_bytes,
+                "weight_bytes": expert_bytes // 4,
+                "is_tiered": is_tiered,
+            }
         ],
         "on_host": False,
     }
@@ -97,7 +102,7 @@ def test_numbers_of_experts_that_the_source_hides_are_reported(
 ) -> None:
     mixture.experts = []
     mixture.save()
-    agents = nodes(8, mixture=sizes(dense=1, experts=6, each=1))
+    agents = nodes(8, mixture=sizes(dense=1, experts=6, expert_bytes=1))
     submit(version=mixture, batch=72, seconds=900, iterations=2_000)
     settle(*agents, rounds=30)
     assert levels() == [1, 2, 4, 8]
@@ -109,7 +114,7 @@ def test_numbers_of_experts_that_the_source_hides_are_reported(
 def test_workers_that_cannot_hold_the_model_are_no_level(
     cluster: Cluster, submit: Submit, mixture: FunctionVersion
 ) -> None:
-    agents = nodes(8, memory_bytes=9 * GIB, mixture=sizes(dense=4 * GIB, experts=6, each=2 * GIB))
+    agents = nodes(8, memory_bytes=9 * GIB, mixture=sizes(dense=4 * GIB, experts=6, expert_bytes=2 * GIB))
     job = submit(version=mixture, batch=72, seconds=900, iterations=2_000)
     settle(*agents, rounds=30)
     assert levels() == [3, 6], "two workers need 4 + 3 * 2 GiB each"
@@ -120,19 +125,19 @@ def test_workers_that_cannot_hold_the_model_are_no_level(
     ("reported", "memory", "needed", "then"),
     [
         (
-            sizes(dense=4 * GIB, experts=6, each=8 * GIB),
+            sizes(dense=4 * GIB, experts=6, expert_bytes=8 * GIB),
             "device memory",
             "20 GiB and has 15 GiB",
             "with 6 workers each would need 12 GiB",
         ),
         (
-            sizes(dense=16 * GIB, experts=6, each=GIB),
+            sizes(dense=16 * GIB, experts=6, expert_bytes=GIB),
             "device memory",
             "18 GiB and has 15 GiB",
             "on any number of workers it needs 17 GiB for each",
         ),
         (
-            sizes(dense=GIB, experts=6, each=GIB, parameters=40 * GIB),
+            sizes(dense=GIB, experts=6, expert_bytes=GIB, parameters=40 * GIB),
             "host memory",
             "40 GiB and has 30 GiB",
             "on any number of workers it needs 40 GiB for each",

@@ -24,10 +24,10 @@ def curves_known() -> bool:
 
 
 def enrol(name: str, state_bytes: int, memory_bytes: int = 0) -> SimulatedAgent:
-    made = SimulatedAgent.enrol(name, 4, SPEED)
-    made.state_bytes = state_bytes
-    Server.objects.filter(pk=made.agent.server_id).update(memory_bytes=memory_bytes)
-    return made
+    agent = SimulatedAgent.enrol(name, 4, SPEED)
+    agent.state_bytes = state_bytes
+    Server.objects.filter(pk=agent.agent.server_id).update(memory_bytes=memory_bytes)
+    return agent
 
 
 def first_generation(submit: Submit, *agents: SimulatedAgent) -> Generation:
@@ -42,10 +42,12 @@ def test_memory_is_set_aside_for_the_copies_of_a_functions_first_job(
     agents = [enrol(name, STATE_BYTES) for name in ("node-1", "node-2")]
     with_stores(*agents)
     generation = first_generation(submit, *agents)
-    kept = dict(generation.protection["memory_bytes"])
+    bytes_by_server = dict(generation.protection["memory_bytes"])
     assert generation.protection["replicas"] == 2
-    assert set(kept) == {agent.agent.server_id for agent in agents}
-    assert min(kept.values()) >= 2 * STATE_BYTES / 2, "two slots for each shard that a server keeps"
+    assert set(bytes_by_server) == {agent.agent.server_id for agent in agents}
+    assert min(bytes_by_server.values()) >= 2 * STATE_BYTES / 2, (
+        "two slots for each shard that a server keeps"
+    )
 
 
 def test_state_without_room_in_memory_is_not_copied_with_the_reason(cluster: Cluster, submit: Submit) -> None:

@@ -36,8 +36,8 @@ def project(submit: Callable[..., Job]) -> Project:
 
 
 def another(project: Project) -> FunctionVersion:
-    made: FunctionVersion = FunctionVersionFactory.create(function=FunctionFactory.create(project=project))
-    return made
+    created: FunctionVersion = FunctionVersionFactory.create(function=FunctionFactory.create(project=project))
+    return created
 
 
 def limit(project: Project, seconds: float) -> None:

@@ -20,8 +20,8 @@ Submit = Callable[..., Job]
 
 
 def new_function(version: FunctionVersion) -> FunctionVersion:
-    made: FunctionVersion = FunctionVersionFactory.create(function__project=version.function.project)
-    return made
+    created: FunctionVersion = FunctionVersionFactory.create(function__project=version.function.project)
+    return created
 
 
 def suspensions(job: Job) -> list[JobEvent]:
@@ -39,15 +39,15 @@ def test_new_functions_suspend_a_job_once_a_minute_in_sum(
         settle(owned)
         let_pass(7)
     assert len(suspensions(running)) == 1
-    told = verdict_of(Job.objects.get(pk=waiting[-1].pk))
-    assert (told.decision, told.reason_code) == ("pending", "measuring_turn")
-    assert "made way for another measurement" in told.reason
+    verdict = verdict_of(Job.objects.get(pk=waiting[-1].pk))
+    assert (verdict.decision, verdict.reason_code) == ("pending", "measuring_turn")
+    assert "made way for another measurement" in verdict.reason
 
     for _ in range(3):
         let_pass(61)
         settle(owned)
     times = [event.happened_at for event in suspensions(running)]
-    apart = [(later - earlier).total_seconds() for earlier, later in zip(times, times[1:], strict=False)]
-    assert min(apart) >= 60
+    gaps = [(later - earlier).total_seconds() for earlier, later in zip(times, times[1:], strict=False)]
+    assert min(gaps) >= 60
     assert not Job.objects.filter(pk__in=[job.pk for job in waiting], state=JobState.SUBMITTED).exists()
     assert not Job.objects.filter(verdict__reason_code="measuring_turn").exists()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 Submit = Callable[..., Job]
 #: No device of 15 GiB holds the 24 GiB of an expert's states: 18 GiB in a file, and gradients.
-TIERED = sizes(dense=GIB, experts=6, each=24 * GIB, is_tiered=True)
+TIERED = sizes(dense=GIB, experts=6, expert_bytes=24 * GIB, is_tiered=True)
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def test_a_model_in_tiers_trains_where_it_did_not_fit(
         ],
     }
     assert tiers["without_tiers"] == {"gpus": None, "binding": "device memory", "options": []}
-    asked = job_what_if(project=job.project, request=request_of(job))
-    assert asked.tiers == tiers
+    what_if = job_what_if(project=job.project, request=request_of(job))
+    assert what_if.tiers == tiers
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_decline_names_the_tier_that_binds(
 
 
 def test_levels_are_shown_with_and_without_tiers() -> None:
-    mixture = sizes(dense=GIB, experts=6, each=6 * GIB)
+    mixture = sizes(dense=GIB, experts=6, expert_bytes=6 * GIB)
     levels = [CurveLevel(gpus=gpus, iterations_per_second=rate) for gpus, rate in ((3, 4.0), (6, 2.0))]
     share = WorkerMemory(15 * GIB, 1000 * GIB, 30 * GIB)
     untiered = modes(model_sizes(mixture), share, levels, 12)
@@ -134,5 +134,5 @@ def test_measured_levels_without_room_on_disk_are_none(
     assert room() == [3], "a level on which a job trains has its room"
     Generation.objects.filter(job=job, purpose=Purpose.TRAINING).update(state=GenerationState.RETIRED)
     assert room() == []
-    asked = job_what_if(project=job.project, request=request_of(job))
-    assert asked.declined
+    what_if = job_what_if(project=job.project, request=request_of(job))
+    assert what_if.declined

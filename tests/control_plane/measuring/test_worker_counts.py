@@ -57,10 +57,12 @@ def test_job_is_measured_promised_and_trained_on_its_worker_counts(
     assert (job.state, job.promised) == (JobState.RUNNING, True)
     live = Generation.objects.get(job=job, purpose=Purpose.TRAINING, state=GenerationState.LIVE)
     assert live.world_size == workers
-    ranks = [key[2] for agent in agents for key, one in agent.workers.items() if one.phase == "training"]
+    ranks = [
+        key[2] for agent in agents for key, worker in agent.workers.items() if worker.phase == "training"
+    ]
     assert sorted(ranks) == list(range(workers))
-    held = Assignment.objects.filter(job=job, state=AssignmentState.HELD).count()
-    assert held == {3: 4, 6: 8, 12: 16}[workers], "the rest of its block is nobody else's"
+    gpus_held = Assignment.objects.filter(job=job, state=AssignmentState.HELD).count()
+    assert gpus_held == {3: 4, 6: 8, 12: 16}[workers], "the job holds its whole block"
 
 
 def test_it_shares_the_cluster_with_jobs_on_powers_of_two(

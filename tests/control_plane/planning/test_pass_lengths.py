@@ -48,9 +48,9 @@ class Stopwatch:
 
 @pytest.fixture(autouse=True)
 def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
-    made = Stopwatch()
-    monkeypatch.setattr(pass_lengths, "time", made)
-    return made
+    watch = Stopwatch()
+    monkeypatch.setattr(pass_lengths, "time", watch)
+    return watch
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def metrics() -> Callable[[], dict[str, float]]:
 
     def scraped() -> dict[str, float]:
         lines = client.get("/metrics").content.decode().splitlines()
-        found = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-        return {name: float(value) for name, _, value in found}
+        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
 
     return scraped
 

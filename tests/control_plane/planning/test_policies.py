@@ -78,14 +78,14 @@ def test_policy_memory_returns_at_the_next_decision(
     assert noted["policy"] == remembering.name
     assert len(noted["values"]) == len(remembering.memory_columns)
     (kind,) = pool_kinds(cluster)
-    read = {one.id: one for one in pool_snapshot(cluster, kind, timezone.now()).snapshot.jobs}
+    read = {item.id: item for item in pool_snapshot(cluster, kind, timezone.now()).snapshot.jobs}
     assert read[job.pk].memory == tuple(noted["values"])
     assert read[job.pk].attained_gpu_seconds > 0.0
 
     with_policy(cluster, "elasticflow")
     cluster.refresh_from_db()
-    read = {one.id: one for one in pool_snapshot(cluster, kind, timezone.now()).snapshot.jobs}
-    assert read[job.pk].memory == (), "another policy's notes say nothing"
+    read = {item.id: item for item in pool_snapshot(cluster, kind, timezone.now()).snapshot.jobs}
+    assert read[job.pk].memory == (), "another policy's memory is ignored"
 
 
 @pytest.mark.parametrize("name", ["no such policy", "fifo"])

@@ -85,10 +85,10 @@ def test_requested_protection_reaches_stores_and_workers(cluster: Cluster, submi
     settle(*agents)
     generation = Generation.objects.get(job=other, purpose="training")
     assert {len(holders) for holders in generation.protection["holders"]} == {3}
-    told = {
+    point_iterations = {
         worker.entry["job"]: worker.entry["point_iterations"]
         for agent in agents
         for worker in agent.workers.values()
     }
-    assert told[other.pk] == 7
-    assert told.get(job.pk) is None
+    assert point_iterations[other.pk] == 7
+    assert point_iterations.get(job.pk) is None

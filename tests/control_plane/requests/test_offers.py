@@ -123,14 +123,14 @@ def test_facts_changed_during_an_acceptance_are_checked_again(
 ) -> None:
     from scheduling.services.requests import accepting
 
-    asked = 0
+    calls = 0
     real = accepting._sooner
 
     def with_a_newcomer(job: Job) -> accepting.OfferTerms | None:
-        nonlocal asked
-        asked += 1
+        nonlocal calls
+        calls += 1
         terms = real(job)
-        if asked == 1:
+        if calls == 1:
             submit(seconds=56, iterations=34 * 50)
             settle(owned)
         return terms
@@ -138,7 +138,7 @@ def test_facts_changed_during_an_acceptance_are_checked_again(
     monkeypatch.setattr(accepting, "_sooner", with_a_newcomer)
     offer = Offer.objects.get(job=declined, state=OfferState.OPEN)
     accepted = job_accept_offer(job=declined, actor=declined.owner)
-    assert asked == 2
+    assert calls == 2
     assert accepted.deadline_at == offer.deadline_at, "the GPUs found free at first were promised in between"
 
 

@@ -39,10 +39,12 @@ def test_every_kind_of_column_is_saved_and_no_other() -> None:
         update_rows([first, second], FIELDS)
     assert len(captured) == 1
     for job in (first, second):
-        found = Job.objects.get(pk=job.pk)
-        assert [getattr(found, name) for name in FIELDS] == [getattr(job, name) for name in FIELDS]
-        assert found.name != job.name
-    assert Job.objects.filter(pk=second.pk, plan__isnull=True).exists(), "none is no value, not JSON's null"
+        stored = Job.objects.get(pk=job.pk)
+        assert [getattr(stored, name) for name in FIELDS] == [getattr(job, name) for name in FIELDS]
+        assert stored.name != job.name
+    assert Job.objects.filter(pk=second.pk, plan__isnull=True).exists(), (
+        "None is stored as SQL's NULL, not JSON's null"
+    )
 
 
 def test_a_row_that_is_gone_stays_away_and_others_are_untouched() -> None:

@@ -78,11 +78,11 @@ def test_only_the_newest_state_of_a_job_that_waits_counts(
     assert waiting_bytes(cluster) == {}
     fall_silent(three[0], cluster)
     assert Job.objects.get(pk=job.pk).state == JobState.SUSPENDED
-    kept = 300 * generation.world_size
+    size = 300 * generation.world_size
     servers = dict(Server.objects.values_list("name", "pk"))
-    assert waiting_bytes(cluster) == {servers["node-3"]: kept}
+    assert waiting_bytes(cluster) == {servers["node-3"]: size}
     earlier = [{**holding(generation, 0, 3, bytes=10**6), "generation": generation.number - 1}]
     Agent.objects.filter(server__name="node-2").update(memory_store={"holdings": earlier})
-    assert waiting_bytes(cluster) == {servers["node-3"]: kept}
+    assert waiting_bytes(cluster) == {servers["node-3"]: size}
     Job.objects.filter(pk=job.pk).update(paused_by_owner=True)
     assert waiting_bytes(cluster) == {}

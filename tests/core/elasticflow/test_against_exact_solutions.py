@@ -39,7 +39,7 @@ SEARCHES = {
 
 
 def answer(*jobs: JobSnapshot, gpus: int, now: float = 0.0) -> Feasibility:
-    return solve([job_from(asked, now) for asked in jobs], gpus, SLOT_SECONDS).feasibility
+    return solve([job_from(item, now) for item in jobs], gpus, SLOT_SECONDS).feasibility
 
 
 def random_exact_job(rng: Random, gpus: int, slots: float) -> ExactJob:

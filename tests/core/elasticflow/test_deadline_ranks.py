@@ -27,9 +27,9 @@ def _few_deadlines(seed: int, jobs: int) -> list[JobSnapshot]:
 
 
 @pytest.mark.parametrize(("seed", "jobs"), [(1, 0), (1, 1), (2, 2), (3, 40), (4, 700)])
-def test_jobs_of_one_deadline_stand_in_the_order_in_which_they_came(seed: int, jobs: int) -> None:
+def test_jobs_of_one_deadline_are_ranked_by_submission(seed: int, jobs: int) -> None:
     crowd = _few_deadlines(seed, jobs)
     problem = build_problem(snapshot((2, 2), *crowd))
     ranked = sorted(range(jobs), key=lambda row: problem.by_deadline[row])
-    expected = sorted(crowd, key=lambda one: (one.deadline_at, one.submitted_at, one.id))
-    assert [problem.columns.ids[row] for row in ranked] == [one.id for one in expected]
+    expected = sorted(crowd, key=lambda item: (item.deadline_at, item.submitted_at, item.id))
+    assert [problem.columns.ids[row] for row in ranked] == [item.id for item in expected]

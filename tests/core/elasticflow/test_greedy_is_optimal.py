@@ -69,14 +69,14 @@ def greedy_sizes(jobs: list[JobSnapshot], gpus: int) -> list[int]:
 
 
 def total_gpu_time(jobs: list[JobSnapshot], sizes: tuple[int, ...] | list[int]) -> float:
-    """First slot on ``sizes`` GPUs, the rest on one GPU."""
+    """Return the GPU time of jobs that run on ``sizes`` GPUs in the first slot and then on one GPU."""
     total = 0.0
-    for each, size in zip(jobs, sizes, strict=True):
-        rate, alone = float(each.curve.throughput[size - 1]), float(each.curve.throughput[0])
-        if each.remaining_iterations <= rate:
-            total += size * each.remaining_iterations / rate
+    for item, size in zip(jobs, sizes, strict=True):
+        rate, on_one = float(item.curve.throughput[size - 1]), float(item.curve.throughput[0])
+        if item.remaining_iterations <= rate:
+            total += size * item.remaining_iterations / rate
         else:
-            total += size + (each.remaining_iterations - rate) / alone
+            total += size + (item.remaining_iterations - rate) / on_one
     return total
 
 

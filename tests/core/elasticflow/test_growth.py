@@ -100,7 +100,7 @@ def test_growth_fits_the_cluster_and_idles_no_more_than_step_growth(
 ) -> None:
     by_knapsack, by_steps = sizes(*jobs), sizes(*jobs, knapsack=False)
     assert sum(by_knapsack.values()) <= GPUS
-    for one in jobs:
-        assert by_knapsack[one.id] in (0, *one.curve.levels.tolist())
+    for item in jobs:
+        assert by_knapsack[item.id] in (0, *item.curve.levels.tolist())
     if sum(by_steps.values()) == GPUS and len(jobs) == 1:
         assert by_knapsack == by_steps

@@ -37,9 +37,9 @@ def test_divisions_settled_at_once_are_those_settled_step_by_step(
     original, verdicts = PauseBudget.settled_together, Counter[int]()
 
     def noted(budget: PauseBudget, *question: Any) -> Settled:
-        found = original(budget, *question)
-        verdicts[found.verdict] += 1
-        return found
+        settled = original(budget, *question)
+        verdicts[settled.verdict] += 1
+        return settled
 
     def undecided(budget: PauseBudget, *question: Any) -> Settled:
         return original(budget, *question)._replace(verdict=LATE)

@@ -26,7 +26,7 @@ FUNCTIONS = st.lists(
 @given(FUNCTIONS)
 def test_a_job_makes_way_once_a_minute_and_then_again(functions: list[tuple[float, set[str]]]) -> None:
     now = 1000.0
-    suspended_at: dict[str, list[float]] = {one.id: [] for one in JOBS}
+    suspended_at: dict[str, list[float]] = {running.id: [] for running in JOBS}
     for seconds, needed in functions:
         now += seconds
         last = {name: at[-1] for name, at in suspended_at.items() if at}

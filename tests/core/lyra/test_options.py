@@ -23,7 +23,7 @@ OFFERED = options_of(Choices)
 
 def test_only_described_fields_are_offered_under_their_offered_name() -> None:
     assert list(OFFERED) == ["standing", "part", "count", "seconds"]
-    assert [told.name for told in OFFERED.values()] == ["grouped", "part", "count", "seconds"]
+    assert [offered.name for offered in OFFERED.values()] == ["grouped", "part", "count", "seconds"]
     assert Choices().count == OFFERED["count"].usual == 3
 
 

@@ -118,25 +118,25 @@ def v11(count):
 
 @pytest.mark.parametrize("method", INFORMED)
 def test_v11_idle_then_flexible_then_preemption(method):
-    one = choose_servers(v11(1), method)
-    assert one.returned.tolist() == [2]
-    assert one.scale_in_workers.size == one.preempted.size == 0
+    first = choose_servers(v11(1), method)
+    assert first.returned.tolist() == [2]
+    assert first.scale_in_workers.size == first.preempted.size == 0
 
-    two = choose_servers(v11(2), method)
-    assert two.returned.tolist() == [2, 1]
-    assert two.preempted.size == 0
-    assert list(zip(two.scale_in_job, two.scale_in_server, two.scale_in_workers, strict=True)) == [
+    second = choose_servers(v11(2), method)
+    assert second.returned.tolist() == [2, 1]
+    assert second.preempted.size == 0
+    assert list(zip(second.scale_in_job, second.scale_in_server, second.scale_in_workers, strict=True)) == [
         (0, 1, 3),
         (1, 1, 1),
     ]
 
-    three = choose_servers(v11(3), method)
-    assert three.returned.tolist() == [2, 1, 0]
-    assert three.preempted.tolist() == [0, 1]
-    assert three.scale_in_workers.size == 0, "a preempted job is not scaled in as well"
-    assert three.group.tolist() == [ReclaimGroup.IDLE, ReclaimGroup.FLEXIBLE, ReclaimGroup.PREEMPTION]
-    assert [three.returned_from(group) for group in ReclaimGroup] == [1, 1, 1]
-    assert three.collateral_gpus == 0
+    third = choose_servers(v11(3), method)
+    assert third.returned.tolist() == [2, 1, 0]
+    assert third.preempted.tolist() == [0, 1]
+    assert third.scale_in_workers.size == 0, "a preempted job is not scaled in as well"
+    assert third.group.tolist() == [ReclaimGroup.IDLE, ReclaimGroup.FLEXIBLE, ReclaimGroup.PREEMPTION]
+    assert [third.returned_from(group) for group in ReclaimGroup] == [1, 1, 1]
+    assert third.collateral_gpus == 0
 
 
 def v12(count, **facts):

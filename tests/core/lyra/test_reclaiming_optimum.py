@@ -52,10 +52,10 @@ def test_program_finds_the_optimum_of_exhaustive_search():
         assert reclaim.preempted.size == fewest_by_trying_everything(question)
 
 
-def test_one_server_is_chosen_as_well_as_can_be():
+def test_one_server_is_chosen_optimally():
     for question in instances(100, elastic=True):
-        one = asking_for(question, 1)
-        assert preempted(one, ReclaimMethod.LYRA) == fewest_by_trying_everything(one)
+        single = asking_for(question, 1)
+        assert preempted(single, ReclaimMethod.LYRA) == fewest_by_trying_everything(single)
 
 
 def best_by_trying_everything(question, free):

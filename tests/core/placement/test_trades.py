@@ -12,7 +12,7 @@ from tests.core.building import servers
 
 
 def order_of(before: list[int], now: dict[int, list[int]], pauses: list[float], suspension_order: list[int]):
-    """Order, suspended and waits for jobs 0..n-1 whose GPUs were ``before`` and are ``now``."""
+    """Return order, suspended and waits for jobs 0..n-1 that change from GPUs ``before`` to ``now``."""
     jobs = len(pauses)
     blocks = blocks_of(servers(*[1] * len(before)))
     occupancy = empty_occupancy(blocks, np.zeros(0, dtype=np.int64), jobs)

@@ -38,13 +38,13 @@ def test_v8_counts_that_are_no_powers_of_two_are_no_levels():
 
 
 def test_v19_arrivals_fill_the_tightest_free_block():
-    wanted = [("a1", 1), ("a2", 2), ("a3", 1), ("a4", 2), ("a5", 2)]
+    arrivals = [("a1", 1), ("a2", 2), ("a3", 1), ("a4", 2), ("a5", 2)]
     placed: list[JobSnapshot] = []
-    for number, (name, gpus) in enumerate(wanted):
+    for number, (name, gpus) in enumerate(arrivals):
         newcomer = job(name, FIXED, measured=only(gpus), submitted_at=float(number))
         decision = place((4, 4), *placed, newcomer)
-        placed = [after(known, decision, remaining=FIXED) for known in [*placed, newcomer]]
-    assert {known.id: known.placement for known in placed} == {
+        placed = [after(item, decision, remaining=FIXED) for item in [*placed, newcomer]]
+    assert {item.id: item.placement for item in placed} == {
         "a1": (0,), "a2": (2, 3), "a3": (1,), "a4": (4, 5), "a5": (6, 7),
     }  # fmt: skip
 

@@ -132,9 +132,9 @@ def test_a_job_ends_with_a_number_of_workers_it_can_have():
     powers = Job(1000.0, {}, {2: 2.0, 4: 4.0, 8: 8.0}, gpus=2)
     division = division_of(fleet_of([], [4, 6, 3]), [powers], NO_HOLES)
     assert total_of(division.workers, 0) == (2, 2)
-    kept = Job(1000.0, {}, {2: 2.0, 4: 4.0, 8: 8.0}, gpus=1, places={0: (2, 0), 1: (0, 6)})
+    running = Job(1000.0, {}, {2: 2.0, 4: 4.0, 8: 8.0}, gpus=1, places={0: (2, 0), 1: (0, 6)})
     blocked = inelastic(1, 1, lent=1)
-    division = division_of(fleet_of([], [2, 6]), [kept, blocked])
+    division = division_of(fleet_of([], [2, 6]), [running, blocked])
     assert total_of(division.workers, 0) == (2, 2)
 
 

@@ -199,7 +199,7 @@ def test_promise_is_made_on_one_named_pool() -> None:
     slow, fast = {1: 1.0, 2: 2.0}, {1: 3.0, 2: 6.0}
     jobs = [Job(0, 20, 15.0, by_kind={"slow": slow, "fast": fast}) for _ in range(3)]
     jobs.append(Job(0, 6, 100.0, by_kind={"fast": fast}))
-    # Most GPUs first, in whatever order the pools are given. Three such jobs do not fit the four slow ones.
+    # Most GPUs first, in whatever order the pools are given. Three such jobs do not fit the four slow GPUs.
     chosen = replace(settings(), pools=(PoolSize("fast", 1, 2), PoolSize("slow", 2, 2)))
     outcome = Simulation(workload(jobs), chosen).run()
     assert outcome.jobs.promised == (True, True, True, True)
@@ -267,10 +267,10 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     def outcome(seed: int) -> RunOutcome:
         return Simulation(world.workload, replace(world.settings, seed=seed), world.happenings).run()
 
-    one, same, other = outcome(1), outcome(1), outcome(2)
-    assert np.array_equal(one.jobs.completed_at, same.jobs.completed_at, equal_nan=True)
-    assert np.array_equal(one.allocations.time, same.allocations.time)
-    assert not np.array_equal(one.jobs.completed_at, other.jobs.completed_at, equal_nan=True)
+    first, same, other = outcome(1), outcome(1), outcome(2)
+    assert np.array_equal(first.jobs.completed_at, same.jobs.completed_at, equal_nan=True)
+    assert np.array_equal(first.allocations.time, same.allocations.time)
+    assert not np.array_equal(first.jobs.completed_at, other.jobs.completed_at, equal_nan=True)
 
 
 def test_an_interrupted_run_keeps_what_it_has() -> None:

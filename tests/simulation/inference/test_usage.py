@@ -85,8 +85,8 @@ def test_any_curve_stays_a_share(
 
 @given(st.floats(0.0, 0.5), st.floats(0.0, 0.5))
 def test_daily_curve_reaches_its_trough_and_peak(trough: float, swing: float) -> None:
-    asked = DailyCurve(days=1.0, trough=trough, swing=swing, noise=0.0)
-    usage = daily_usage(asked, seed=0).usage
+    curve = DailyCurve(days=1.0, trough=trough, swing=swing, noise=0.0)
+    usage = daily_usage(curve, seed=0).usage
     assert usage.min() == pytest.approx(trough, abs=1e-3)
     assert usage.max() == pytest.approx(trough + swing, abs=1e-3)
 

@@ -24,16 +24,16 @@ IN_EVERY_RUN = 20
 
 def instants_with_jobs_on_loan(world: World) -> list[tuple[float, int]]:
     """Return the times after decisions at which a borrowed server had a job, with the server."""
-    found: list[tuple[float, int]] = []
+    instants: list[tuple[float, int]] = []
 
     def watch(simulation: Simulation, pool: PoolState, answer: Answer) -> None:
         assert isinstance(pool, SharedPool)
         servers = np.flatnonzero(pool.on_loan).tolist()
-        found.extend((simulation.now, server) for server in servers if pool.rows_on(server))
+        instants.extend((simulation.now, server) for server in servers if pool.rows_on(server))
 
     unchecked = replace(world.settings, check_invariants=False)
     Simulation(world.workload, unchecked, world.happenings, watch=watch).run()
-    return found
+    return instants
 
 
 def world_with_a_failure_on_loan(seed: int, reserve: int) -> World | None:
@@ -139,7 +139,7 @@ def test_silent_server_returns_on_reclaim_when_heard_again() -> None:
     )
     assert on_loan(outcome, 6) == [1, 1, 1, 1, 0, 0]
     assert outcome.loans is not None
-    assert [(one.at, one.wanted, one.returned) for one in outcome.loans.reclaims[:1]] == [
+    assert [(reclaim.at, reclaim.wanted, reclaim.returned) for reclaim in outcome.loans.reclaims[:1]] == [
         (1_500.0, 1, 1),
     ]
     assert outcome.loans.shortfall[:6].tolist() == [0, 0, 0, 1, 1, 0]

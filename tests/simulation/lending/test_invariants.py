@@ -121,7 +121,7 @@ def check_run(
         draw.choice([1, 2, 4, 8, 16], jobs),
         draw.uniform(60, 4000, jobs),
     )
-    asked = SimulationSettings(
+    run_settings = SimulationSettings(
         policy=policy,
         pools=(PoolSize(TRAINING_GPU, 3, 8),),
         slot_seconds=30.0,
@@ -134,6 +134,6 @@ def check_run(
             two_phase=choices or TwoPhaseOptions(),
         ),
     )
-    outcome = Simulation(workload, asked).run()
+    outcome = Simulation(workload, run_settings).run()
     assert set(outcome.jobs.end) == {JobEnd.COMPLETED}
     return outcome

@@ -39,7 +39,7 @@ LENT_FROM_300_SECONDS = {"inference_servers": 5, "usage": usage_of(*[0] * 40)}
 
 
 def test_moving_elastic_job_pauses_and_keeps_its_progress() -> None:
-    """Four GPUs until 300 s; then sixteen borrowed ones, each a third as fast, after 63 s."""
+    """The job runs on four GPUs until 300 s, then, after 63 s, on 16 borrowed GPUs, each a third as fast."""
     job = Job(1000.0, 4, 8, fungible=True)
     stays = run([job], servers=1, gpus_per_server=4, **LENT_FROM_300_SECONDS)
     assert completion_seconds(stays) == pytest.approx([2000.0])

@@ -24,15 +24,15 @@ def store(settings: Any, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def operator(db: None) -> User:
-    made: User = UserFactory.create(username="olga", is_operator=True)
-    return made
+    user: User = UserFactory.create(username="olga", is_operator=True)
+    return user
 
 
 @pytest.fixture
 def start(operator: User, store: Path) -> Callable[..., SimulationStudy]:
     """Return a function that starts a study, by default of twenty synthetic jobs. No worker executes it."""
 
-    def start_one(**asked: Any) -> SimulationStudy:
+    def start_one(**fields: Any) -> SimulationStudy:
         usual: dict[str, Any] = {
             "source": "trace",
             "trace": "elasticflow",
@@ -41,7 +41,7 @@ def start(operator: User, store: Path) -> Callable[..., SimulationStudy]:
             "gpus_per_server": 4,
             "limit_jobs": 20,
         }
-        return study_start(actor=operator, request=StudyRequest(**{**usual, **asked}))
+        return study_start(actor=operator, request=StudyRequest(**{**usual, **fields}))
 
     return start_one
 

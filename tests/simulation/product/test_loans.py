@@ -34,9 +34,9 @@ Start = Callable[..., SimulationStudy]
 
 @pytest.fixture
 def client(operator: User, store: Path) -> APIClient:
-    made = APIClient()
-    made.force_authenticate(operator)
-    return made
+    api_client = APIClient()
+    api_client.force_authenticate(operator)
+    return api_client
 
 
 def started(client: APIClient, **changes: Any) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_runs_with_and_without_loans_stand_side_by_side(client: APIClient, store
 
 
 @pytest.mark.parametrize(
-    ("field", "changes", "said"),
+    ("field", "changes", "complaint"),
     [
         ("inference_servers", {"inference_servers": [-1]}, "0"),
         ("inference_servers", {"inference_servers": ["8"]}, "integer"),
@@ -102,13 +102,13 @@ def test_runs_with_and_without_loans_stand_side_by_side(client: APIClient, store
 )
 @pytest.mark.django_db
 def test_invalid_loan_options_are_refused_by_field(
-    client: APIClient, field: str, changes: dict[str, Any], said: str
+    client: APIClient, field: str, changes: dict[str, Any], complaint: str
 ) -> None:
     errors = refused(client, **changes)
     message = next(
         (text for name, texts in errors.items() if name.split(".")[0] == field for text in texts), ""
     )
-    assert said in message, errors
+    assert complaint in message, errors
 
 
 @pytest.mark.parametrize(

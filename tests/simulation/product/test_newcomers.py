@@ -24,9 +24,9 @@ OVERLOAD = {"servers": (1,), "gpus_per_server": 4, "limit_jobs": 30, "policies":
 
 @pytest.fixture
 def client(operator: User, store: Path) -> APIClient:
-    made = APIClient()
-    made.force_authenticate(operator)
-    return made
+    api_client = APIClient()
+    api_client.force_authenticate(operator)
+    return api_client
 
 
 @pytest.mark.django_db(transaction=True)

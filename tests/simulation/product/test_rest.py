@@ -29,9 +29,9 @@ BODY = {
 
 @pytest.fixture
 def client(operator: User, store: Path) -> APIClient:
-    made = APIClient()
-    made.force_authenticate(operator)
-    return made
+    api_client = APIClient()
+    api_client.force_authenticate(operator)
+    return api_client
 
 
 def refused(client: APIClient, **changes: Any) -> dict[str, Any]:

@@ -107,20 +107,20 @@ def test_runs_of_one_study_are_compared_when_they_end(start: Start, store: Path)
 def test_progress_is_written_during_the_run(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_tasks, "BEAT_SECONDS", 0.005)
     run = runs_of(start(limit_jobs=40))[0]
-    seen: list[tuple[int, int, float]] = []
+    progress: list[tuple[int, int, float]] = []
     renewed = long_tasks.TaskAttempt.renew
 
     def renew(attempt: long_tasks.TaskAttempt[SimulationRun], **how_far: Any) -> bool | None:
         answer = renewed(attempt, **how_far)
         row = fresh(run)
-        seen.append((row.jobs_ended, row.jobs_total, row.simulated_seconds))
+        progress.append((row.jobs_ended, row.jobs_total, row.simulated_seconds))
         return answer
 
     monkeypatch.setattr(long_tasks.TaskAttempt, "renew", renew)
-    slowed(monkeypatch, lambda: len(seen) >= 3)
+    slowed(monkeypatch, lambda: len(progress) >= 3)
     execute_run(run.pk)
-    assert seen == sorted(seen)
-    assert any(0 < ended <= total == 40 and seconds > 0 for ended, total, seconds in seen)
+    assert progress == sorted(progress)
+    assert any(0 < ended <= total == 40 and seconds > 0 for ended, total, seconds in progress)
 
 
 def slowed(monkeypatch: pytest.MonkeyPatch, condition: Callable[[], bool]) -> None:
@@ -141,13 +141,13 @@ def test_a_running_run_stops_when_it_is_cancelled(start: Start, monkeypatch: pyt
     monkeypatch.setattr(long_tasks, "BEAT_SECONDS", 0.005)
     study = start()
     run = runs_of(study)[0]
-    told = long_tasks.TaskAttempt._renew
+    original = long_tasks.TaskAttempt._renew
     stops: list[Any] = []
 
     def renew(self: long_tasks.TaskAttempt[SimulationRun]) -> None:
         if self._progress.get("jobs_ended") and not fresh(run).cancel_requested:
             run_cancel(run=run)
-        told(self)
+        original(self)
         if self._stop is not None:
             stops.append(self._stop)
 

@@ -22,7 +22,7 @@ def run_of(policy: str, completed: float = 50, **settings):
 
 
 def row(compared, name):
-    return next(each for each in compared["table"] if each["name"] == name)
+    return next(entry for entry in compared["table"] if entry["name"] == name)
 
 
 def test_run_labels_are_policies_where_these_differ():
@@ -102,7 +102,7 @@ def test_inapplicable_figure_is_a_dash_and_never_the_best():
 def test_runs_of_other_jobs_are_shown_but_not_ranked():
     compared = comparison([run_of("punctual"), random_outcome(20, 10)])
     assert "not of the same jobs" in compared["warnings"][0]
-    assert not any(cell["best"] for each in compared["table"] for cell in each["cells"])
+    assert not any(cell["best"] for entry in compared["table"] for cell in entry["cells"])
 
 
 def test_a_run_that_was_stopped_early_is_not_ranked():

@@ -47,8 +47,8 @@ def test_thinning_keeps_the_integral(gaps, most, seed):
 def test_parts_of_a_whole_still_add_up_to_it_after_thinning():
     draw = np.random.default_rng(3)
     time = np.sort(draw.uniform(0, 1000, 500))
-    one = draw.uniform(0, 4, 500)
-    drawn = steps(time, np.array([one, 4.0 - one]), 1000.0, most=20)
+    part = draw.uniform(0, 4, 500)
+    drawn = steps(time, np.array([part, 4.0 - part]), 1000.0, most=20)
     np.testing.assert_allclose(drawn.values.sum(axis=0), 4.0)
 
 

@@ -58,10 +58,10 @@ def throughput_of(workload: Workload, row: int, gpu_type: str) -> float:
     return float(measured.iterations_per_second[at])
 
 
-def assert_same(one: Workload, other: Workload) -> None:
+def assert_same(first: Workload, second: Workload) -> None:
     """Assert that both have the same jobs and curves."""
-    assert one.job_id == other.job_id
-    assert one.service_class == other.service_class
+    assert first.job_id == second.job_id
+    assert first.service_class == second.service_class
     for column in (
         "submitted_at",
         "deadline_at",
@@ -70,11 +70,11 @@ def assert_same(one: Workload, other: Workload) -> None:
         "requested_gpus",
         "requested_seconds",
     ):
-        assert getattr(one, column).tolist() == getattr(other, column).tolist(), column
-    assert [(p.model, p.global_batch_size, list(p.by_kind)) for p in one.profiles] == [
-        (p.model, p.global_batch_size, list(p.by_kind)) for p in other.profiles
+        assert getattr(first, column).tolist() == getattr(second, column).tolist(), column
+    assert [(p.model, p.global_batch_size, list(p.by_kind)) for p in first.profiles] == [
+        (p.model, p.global_batch_size, list(p.by_kind)) for p in second.profiles
     ]
-    for mine, theirs in zip(one.profiles, other.profiles, strict=True):
+    for mine, theirs in zip(first.profiles, second.profiles, strict=True):
         for gpu_type, measured in mine.by_kind.items():
             same = theirs.by_kind[gpu_type]
             assert measured.gpus.tolist() == same.gpus.tolist()

@@ -27,7 +27,7 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No traces folder at all."""
+    """Let no traces folder exist."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(public_traces, "DEFAULT_FOLDER", tmp_path / "nowhere")
 
@@ -134,13 +134,13 @@ def itp_trace(folder: Path, model: str, batch: int) -> str:
     return str(write(folder, "itp.csv", f"{ITP_HEADER}\na,0,100,{model},50,{batch},1,20\n"))
 
 
-def test_the_one_gpu_type_that_fits_is_chosen(tmp_path: Path) -> None:
+def test_the_only_gpu_type_that_fits_is_chosen(tmp_path: Path) -> None:
     trace = itp_trace(tmp_path, "ncf", 32768)
     folder = table(tmp_path)
     assert reference_gpu_type(load_workload(trace, throughputs=folder)) == "T4"
-    asked = load_workload(trace, throughputs=folder, gpu_type="A100")
-    assert reference_gpu_type(asked) == "T4"
-    assert any("T4 only: it takes the place of A100" in note for note in asked.notes)
+    workload = load_workload(trace, throughputs=folder, gpu_type="A100")
+    assert reference_gpu_type(workload) == "T4"
+    assert any("T4 only: it takes the place of A100" in note for note in workload.notes)
 
 
 def test_the_gpu_type_asked_for_is_taken_where_it_fits(tmp_path: Path) -> None:

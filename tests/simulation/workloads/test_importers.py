@@ -42,9 +42,9 @@ def test_both_spellings_of_elasticflows_columns_give_the_same_jobs(tmp_path: Pat
     other = "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration"
     first = write(tmp_path, "one.csv", f"{ITP_HEADER}\n{ITP_ROW}\n")
     second = write(tmp_path, "two.csv", f"{other}\n{ITP_ROW}\n")
-    one, two = (load_workload(str(path), throughputs=table(tmp_path)) for path in (first, second))
-    assert one.deadline_at.tolist() == two.deadline_at.tolist()
-    assert one.iterations.tolist() == two.iterations.tolist()
+    itp, elasticflow = (load_workload(str(path), throughputs=table(tmp_path)) for path in (first, second))
+    assert itp.deadline_at.tolist() == elasticflow.deadline_at.tolist()
+    assert itp.iterations.tolist() == elasticflow.iterations.tolist()
 
 
 def test_best_effort_jobs_have_no_deadline(tmp_path: Path) -> None:
@@ -115,13 +115,13 @@ def test_drawn_models_ran_on_the_gpus_that_the_job_asks_for(tmp_path: Path) -> N
     assert set(jobs.requested_gpus.tolist()) == {4}
 
 
-def test_a_seed_changes_what_is_drawn_and_nothing_else(tmp_path: Path) -> None:
+def test_a_seed_changes_only_drawn_values(tmp_path: Path) -> None:
     rows = "".join(f"{at},3600,1\n" for at in range(40))
     trace = write(tmp_path, "raw.csv", f"submission_time,duration,num_gpu\n{rows}")
     folder = table(tmp_path)
-    one, again, other = (load_workload(str(trace), throughputs=folder, seed=seed) for seed in (1, 1, 2))
-    assert one.deadline_at.tolist() == again.deadline_at.tolist() != other.deadline_at.tolist()
-    assert one.submitted_at.tolist() == other.submitted_at.tolist()
+    drawn, again, other = (load_workload(str(trace), throughputs=folder, seed=seed) for seed in (1, 1, 2))
+    assert drawn.deadline_at.tolist() == again.deadline_at.tolist() != other.deadline_at.tolist()
+    assert drawn.submitted_at.tolist() == other.submitted_at.tolist()
 
 
 def test_pollux_jobs_train_to_the_end(tmp_path: Path) -> None:

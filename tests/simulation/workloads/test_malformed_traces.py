@@ -150,10 +150,10 @@ def test_a_philly_date_must_be_one(tmp_path: Path) -> None:
     assert "column timestamp: 'yesterday' is not a time; 'YYYY-MM-DD HH:MM:SS' is expected" in line
 
 
-def test_an_unknown_virtual_cluster_lists_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_virtual_cluster_is_refused_with_the_known_names(tmp_path: Path) -> None:
     text = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:00,900,1,900,abc\n"
-    for wanted in ("xyz", "abc+xyz"):
-        line = refusal(tmp_path, text, options=WorkloadOptions(virtual_cluster=wanted))
+    for names in ("xyz", "abc+xyz"):
+        line = refusal(tmp_path, text, options=WorkloadOptions(virtual_cluster=names))
         assert "'xyz'; known are abc" in line
 
 

@@ -12,7 +12,7 @@ from simulation.workloads.workload import ModelProfile, Workload
 
 
 def write_csv(workload: Workload, path: Path) -> None:
-    """Writes the jobs as Punctual's own CSV; numbers are written so that reading gives the very same ones.
+    """Write the jobs as Punctual's own CSV, with numbers that are read back exactly.
 
     Raises OSError when the file cannot be written.
     """

@@ -2,9 +2,9 @@
 
 Hyperparameters: `crash` (end silently after the first iteration), `final_after` (complete after that many
 iterations), `shout` (print that many lines), `spawn` (start a process that tries to outlive everything),
-`deaf` (obey no goal), `babble` (send impossible messages without end), `look` (print, as JSON, what the
-worker can see, these paths above all), `link` (write its result as a link to that path), `hoard` (take memory
-without end, in a loader of its own whose death it reports as an error).
+`deaf` (ignore all goals), `babble` (send malformed messages without end), `look` (print, as JSON, what the
+worker can see, these paths included), `link` (write its result as a link to that path), `hoard` (take memory
+without end in a loader process, and report the loader's death as an error).
 """
 
 import contextlib
