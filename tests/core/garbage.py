@@ -57,7 +57,7 @@ Whole = Callable[[int, int], int]
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """Draw a snapshot. Half of them are valid; in the others, 3 or 30 % of the figures are wild."""
+    """Draw a snapshot. Half of all draws are valid; in the others, 3 or 30 % of the figures are wild."""
     wild = draw(st.sampled_from((0, 0, 3, 30)))
 
     def number(low: float, high: float) -> float:

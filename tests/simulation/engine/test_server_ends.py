@@ -52,7 +52,7 @@ def with_random_ends(seed: int, *, announced_late: bool, policy: str, lending: b
 def test_no_job_is_caught_by_an_end_and_invariants_hold(seed: int, policy: str, lending: bool) -> None:
     announced_late = bool(seed % 2)
     lends = lending and policy == "punctual"
-    outcome = with_random_ends(seed, told_late=announced_late, policy=policy, lending=lends)
+    outcome = with_random_ends(seed, announced_late=announced_late, policy=policy, lending=lends)
     assert outcome.counts.get("jobs_caught_by_ends", 0) == 0
     if not announced_late:
         assert outcome.broken == {}
