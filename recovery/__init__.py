@@ -1,2 +1,1 @@
-"""Gemini: state in the memory of peers, and recovery when machines fail (specification: Gemini, SOSP
-2023)."""
+"""Gemini: state in the memory of peers, and recovery when machines fail (Gemini, SOSP 2023)."""

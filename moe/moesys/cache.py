@@ -2,7 +2,7 @@
 
 The cache decides only. `decide` names the entries that leave, the owner of the files writes them, and `apply`
 changes the cache. A failure between the two leaves the cache unchanged. The published listing has gaps, which
-are closed as in the specification: one entry leaves at a time, a new entry has the count 1, and ties are
+are closed thus: one entry leaves at a time, a new entry has the count 1, and ties are
 decided by the last access.
 """
 

@@ -1,5 +1,5 @@
-"""Order of machines by failure domain, so that a group's members fail independently (Gemini, section 7 of its
-specification).
+"""Order of machines by failure domain, so that a group's members fail independently (an extension
+of Gemini).
 
 A failure domain is a rack or a power domain: all of its machines fail with it.
 """

@@ -1,4 +1,4 @@
-"""Size of the pool of standby servers (Gemini, section 7 of its specification)."""
+"""Size of the pool of standby servers (an extension of Gemini)."""
 
 from __future__ import annotations
 

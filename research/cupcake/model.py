@@ -16,7 +16,7 @@ from communication.profiles.placement import PlacementShape
 
 CODECS = ("random-k", "dgc", "ef-signsgd", "onebit")
 CUPCAKE = "Cupcake"
-#: Seconds of the backward pass and of all else: not published; the specification's values.
+#: Seconds of the backward pass and of all else: not published; assumed.
 _TIMES = {"ResNet50": (0.032, 0.016), "ResNet101": (0.120, 0.064), "BERT-base": (0.130, 0.130)}
 LATENCY_SECONDS = 150e-6
 #: Fitted so that ResNet50 without compression scales as published on eight GPUs.
@@ -24,7 +24,7 @@ PCIE_BYTES_PER_SECOND = 2.2e9
 #: Of 25 Gbps, fitted to the published ratio of Cupcake over FP32 for ResNet50 on eight servers.
 NETWORK_BYTES_PER_SECOND = 2.46e9
 NVLINK = LinkRate(20e-6, 50e9)
-#: Time of a framework to launch a collective, in the variants that the specification asks for.
+#: Time of a framework to launch a collective, in the variants that charge for it.
 CALL_SECONDS = 150e-6
 
 

@@ -37,6 +37,6 @@ def test_every_published_value_has_a_row_and_a_cause(found):
     assert [(row["figure"], row["x"]) for row in rows if row["calibrated"]] == [("flops", "summarisation")]
 
 
-def test_published_times_imply_the_shares_of_the_specification():
+def test_published_times_imply_the_shares_of_moe_layers():
     implied = [task.implied_moe_share for task in EVALUATED.values()]
     assert implied == pytest.approx([0.82, 0.83, 0.55, 0.58, 0.48, 0.82], abs=0.01)

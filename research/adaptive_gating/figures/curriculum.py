@@ -1,4 +1,4 @@
-"""What the curriculum saves (Table 5.6), on drawn samples whose ranks wait for the slowest (SIM-A)."""
+"""What the curriculum saves (Table 5.6), on drawn samples whose ranks wait for the slowest."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SHORT_SEEDS, FULL_SEEDS = 1, 10
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of SIM-A, with the times of the specification's own program in `expected`: random, cosine
-    and magnitude order."""
+    """A setting of the timing model. ``expected``: the times by the independent reference program
+    (docs/reproduction/README.md) in random, cosine and magnitude order."""
 
     name: str
     expected: tuple[float, float, float]
@@ -77,7 +77,7 @@ def simulate(setting: Setting) -> OrderTimes:
 
 
 def report(context: Context) -> FigureReport:
-    """Report the inflation by task, the specification's settings, and the effect of heterogeneity."""
+    """Report the inflation by task, the reference program's settings, and the effect of heterogeneity."""
     seeds = range(FULL_SEEDS if context.full else SHORT_SEEDS)
     found = {task: _inflation(task, Curriculum.MAGNITUDE, seeds) for task in TASKS}
     rows = [_row(context, task, value) for task, value in found.items()]
@@ -125,8 +125,8 @@ def _settings_table() -> Table:
     return Table(
         "Step time over top-2, by order of samples",
         "Sentiment, with a two-expert share of 11.3 % and experts 0.82 of a step, unless said otherwise. "
-        "Samples with a smaller concentration differ more. The last column is what the specification's own "
-        "program gave.",
+        "Samples with a smaller concentration differ more. The last column is the result of an "
+        "independent reference program.",
         ("Setting", "Random", "Cosine", "Magnitude", "Random over cosine", "Over magnitude", "Expected"),
         tuple(rows),
     )
@@ -182,7 +182,7 @@ def _checks(found: dict[str, float]) -> list[Check]:
             "; ".join(", ".join(f"{gain:.1%}" for gain in values) for values in gains),
         ),
         Check(
-            "Every setting is within 0.02 of the specification's program",
+            "Every setting is within 0.02 of the reference program",
             apart <= 0.02,
             f"at most {apart:.4f} apart",
         ),

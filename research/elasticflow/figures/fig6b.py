@@ -33,7 +33,7 @@ def runs(full: bool) -> Sequence[ElasticFlowSpec]:
 
 
 def report(context: Context) -> FigureReport:
-    """Report bars, allocation over time, and the specification's checks of this trace."""
+    """Report bars, allocation over time, and the checks of this trace."""
     rows = explained(compared(context, "6b", PLACE, BASE, WHO), context)
     results = {name: context.get(replace(BASE, policy=name)) for name in DRAWN}
     shown = {name: result for name, result in results.items() if result is not None}

@@ -97,7 +97,7 @@ def _by_hand(jobs: Sequence[Example]) -> Workload:
     )  # fmt: skip
     return Workload(
         name="worked example",
-        source="the specification",
+        source="worked by hand from the paper",
         job_id=tuple(f"job-{row}" for row in range(count)),
         service_class=(ServiceClass.SLO,) * count,
         submitted_at=np.array([job[0] for job in jobs]),

@@ -121,7 +121,7 @@ def _modes_table() -> Table:
 def _checks() -> list[Check]:
     def between(label: str, name: str, rates: Rates, low: float, high: float) -> Check:
         gains = [model.gain(name, size, rates) for size in model.SIZES]
-        # The specification rounds to two decimals.
+        # The reference program's gains are rounded to two decimals.
         is_met = low - 0.006 <= min(gains) and max(gains) <= high + 0.006
         return Check(label, is_met, f"{min(gains):.3f} to {max(gains):.3f}")
 

@@ -23,7 +23,7 @@ PIECE = 0.14
 PIECES = (0.02, 0.035, 0.07, PIECE, 0.28, 0.42, 0.84)
 PIECES_SPECIFIED = (1.29, 1.32, 1.35, 1.35, 1.35, 1.30, 1.30)
 OVERHEADS = (0.01, 0.02)
-#: All-reduce of a layer's expert gradients, and the gains that the specification's simulators give.
+#: All-reduce of a layer's expert gradients, and the gains by the reference program.
 WORKS = (0.0, 0.43, 0.86, 1.72)
 WORKS_SPECIFIED = {2: (1.95, 1.67, 1.46, 1.16), 16: (1.73, 1.60, 1.47, 1.29)}
 #: Experts and the published packing factor of each model; the sizes of the last two are assumed.
@@ -207,7 +207,7 @@ def _checks() -> list[Check]:
     usual = gain_with_pieces(PIECE, OVERHEADS[0])
     return [
         Check(
-            "Both curves are those of the specification, within 0.01",
+            "Both curves equal those of the reference program within 0.01",
             max(apart) <= 0.01,
             f"at most {max(apart):.4f} off",
         ),

@@ -15,7 +15,7 @@ from research.runs import RunSpec
 NAME = "paths"
 HOW = "moe/lina/inference_batches.py on drawn routing"
 LENGTHS = {1: SHORT, 3: LINA, 6: LONG}
-#: Accuracies that the specification's own simulator gives.
+#: Accuracies by the independent reference program (docs/reproduction/README.md).
 SPECIFIED = {1: 0.25, 3: 0.60, 6: 0.70}
 WHY: dict[str, Callable[[str], Explanation]] = {
     published.MEDIAN: explaining.first_layers,

@@ -37,7 +37,7 @@ class LayerSchedule:
         hold_from: when `hold` is set; None for never.
         is_deferred: `hold` stays until both all-to-alls have ended.
         pieces: micro-operations of an all-to-all.
-        expected: the ends that the specification reconstructs.
+        expected: the ends worked out by hand from the published times.
     """
 
     name: str

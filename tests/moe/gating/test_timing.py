@@ -1,4 +1,4 @@
-"""FLOPs, times and SIM-A: published laws, worked examples W6 and W7, and the specification's own results."""
+"""FLOPs, times and SIM-A: published laws, worked examples W6 and W7, and the reference program's results."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_flops_law_is_exact_for_measured_shares(layers):
 
 
 #: Mean share, concentration, layers, samples per rank, share of MoE layers; random, cosine and magnitude
-#: times of the specification's own program.
+#: times by the independent reference program (docs/reproduction/README.md).
 SETTINGS = {
     "usual": ((0.113, 3, 12, 3, 0.82), (0.836, 0.822, 0.784)),
     "varied": ((0.113, 1, 12, 3, 0.82), (0.861, 0.826, 0.780)),
@@ -109,7 +109,7 @@ def simulate(name: str, waiting: Waiting = Waiting.SLOWEST):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_sim_a_has_the_times_of_the_specification(name):
+def test_times_equal_those_of_the_reference_program(name):
     found = simulate(name)
     assert (found.random, found.cosine, found.magnitude) == pytest.approx(SETTINGS[name][1], abs=0.005)
     assert found.magnitude < found.cosine < found.random
