@@ -23,17 +23,19 @@ class ReplicaRingSerializer(serializers.Serializer):
     """A replica some of whose layers stream from host memory, as it measured them."""
 
     resident = serializers.IntegerField(help_text="Layers that stay on the device.")
-    streamed = serializers.IntegerField(help_text="Layers that are copied there for each pass.")
-    device_bytes = serializers.IntegerField(help_text="Of the weights on the device.")
-    model_bytes = serializers.IntegerField(help_text="The same if all layers were there.")
-    load_seconds = serializers.FloatField(help_text="Copy of one layer.")
-    compute_seconds = serializers.FloatField(allow_null=True, help_text="Computation of one layer.")
+    streamed = serializers.IntegerField(help_text="Layers that are copied to the device for each pass.")
+    device_bytes = serializers.IntegerField(help_text="Bytes of the weights on the device.")
+    model_bytes = serializers.IntegerField(help_text="Bytes of the weights of all layers.")
+    load_seconds = serializers.FloatField(help_text="Seconds to copy one layer.")
+    compute_seconds = serializers.FloatField(allow_null=True, help_text="Seconds to compute one layer.")
     predicted_seconds = serializers.FloatField(
-        help_text="Of a call of `predict`; before the first call the least that it can be."
+        help_text="Predicted seconds of a call of `predict`; a lower bound before the first call."
     )
-    call_seconds = serializers.FloatField(allow_null=True, help_text="Of a call of `predict`, as measured.")
+    call_seconds = serializers.FloatField(
+        allow_null=True, help_text="Measured seconds of a call of `predict`."
+    )
     stall_seconds = serializers.FloatField(
-        allow_null=True, help_text="The part of a call that waited for copies."
+        allow_null=True, help_text="Seconds of a call spent waiting for copies."
     )
 
 

@@ -49,10 +49,10 @@ class OrderId(serializers.UUIDField):
 
 
 class UsageSampleSerializer(serializers.ModelSerializer):
-    """Mean usage of the period that ends then. `shortfall_servers`: missing at home for it; `seen_…`: as
-    reported.
+    """Mean usage of the period that ends at that time. `shortfall_servers`: servers missing at home for it;
+    `seen_…`: as reported.
 
-    `source`: `measured`, or what stands in for a measurement; empty for samples of before it was asked for.
+    `source`: `measured`, or the name of the substitute for a measurement; empty if it was not reported.
     """
 
     class Meta:
@@ -117,7 +117,7 @@ class InferenceClusterSerializer(serializers.ModelSerializer):
 
 
 class InferenceClusterDetailSerializer(InferenceClusterSerializer):
-    """An inference cluster with where it stands."""
+    """An inference cluster with its current usage, forecast and loans."""
 
     standing = StandingSerializer()
 
@@ -129,9 +129,9 @@ class _SettingsSerializer(StrictSerializer):
     scheduled_by = serializers.ChoiceField(
         ScheduledBy.choices,
         required=False,
-        help_text="`deployments`: they report usage and give orders.",
+        help_text="`deployments`: the deployments on it report usage and give orders.",
     )
-    lending = fields.Truth(required=False, help_text="Off: nothing more is lent.")
+    lending = fields.Truth(required=False, help_text="If off, no more servers are lent.")
     headroom_fraction = fields.Number(min_value=0.0, max_value=1.0, required=False)
     forecast_margin_fraction = fields.Number(min_value=0.0, max_value=1.0, required=False)
     hysteresis_fraction = fields.Number(min_value=0.0, max_value=1.0, required=False)
@@ -290,7 +290,7 @@ class ReclaimOrderSerializer(serializers.ModelSerializer):
         return order.outcome.get("rescaled_jobs")
 
     def get_held_back_jobs(self, order: ReclaimOrder) -> int | None:
-        """Jobs whose growth or start was broken off before it took effect."""
+        """Jobs whose growth or start was cancelled before it took effect."""
         return order.outcome.get("held_back_jobs")
 
     def get_collateral_gpus(self, order: ReclaimOrder) -> int | None:
@@ -298,7 +298,7 @@ class ReclaimOrderSerializer(serializers.ModelSerializer):
 
 
 class ReclaimOrderDetailSerializer(ReclaimOrderSerializer):
-    """With how the servers were chosen and what became of the jobs; both are empty for an inference
+    """An order with the choice of its servers and its effect on jobs; both are empty for an inference
     scheduler."""
 
     choice = serializers.SerializerMethodField()

@@ -43,8 +43,7 @@ _Serializer = TypeVar("_Serializer", bound=serializers.BaseSerializer)
 
 
 class StrictSerializer(serializers.Serializer):
-    """A request body: fields that it does not know are refused, as a typing error in a name would go
-    unnoticed."""
+    """A request body. Unknown fields are rejected, so that a mistyped name does not go unnoticed."""
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):

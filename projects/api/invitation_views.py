@@ -84,7 +84,7 @@ class InvitationsView(ApiView):
 
     @extend_schema(
         operation_id="invitation_list",
-        summary="List one's invitations",
+        summary="List your invitations",
         responses=shapes.InvitationSerializer(many=True),
     )
     def get(self, request: Request) -> Response:

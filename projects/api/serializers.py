@@ -90,7 +90,7 @@ class MeSerializer(serializers.ModelSerializer):
 
     is_operator = serializers.BooleanField(source="operates")
     projects = serializers.SerializerMethodField()
-    token = TokenSerializer(source="acting_token", allow_null=True, help_text="The token that asks.")
+    token = TokenSerializer(source="acting_token", allow_null=True, help_text="The token of this request.")
     stream_url = serializers.SerializerMethodField(
         help_text="Address of the event streams; empty: not served."
     )
@@ -228,7 +228,7 @@ class QuotaSerializer(serializers.ModelSerializer):
 
 
 class UserQuotaSerializer(serializers.ModelSerializer):
-    """Limits of what a person's projects use in sum; null: none."""
+    """Limits of the total use of a person's projects; null: none."""
 
     class Meta:
         model = UserQuota

@@ -68,14 +68,14 @@ class MeView(ApiView):
 
 @extend_schema(tags=["tokens"])
 class TokensView(ApiView):
-    """One's own tokens."""
+    """The caller's tokens."""
 
     token_scopes = {"POST": Scope.MANAGE}
     queryset = ApiToken.objects.none()
     remembers_answers = False
 
     @extend_schema(
-        operation_id="token_list", summary="List one's tokens", responses=shapes.TokenSerializer(many=True)
+        operation_id="token_list", summary="List your tokens", responses=shapes.TokenSerializer(many=True)
     )
     def get(self, request: Request) -> Response:
         return self.page(selectors.tokens_of(self.user), shapes.TokenSerializer)
@@ -94,7 +94,7 @@ class TokensView(ApiView):
 
 @extend_schema(tags=["tokens"])
 class TokenView(ApiView):
-    """One token. A token may end itself; to end another one it needs the scope `manage`."""
+    """One token. A token may revoke itself; revoking another token needs the scope `manage`."""
 
     token_scopes = {"DELETE": ANY_TOKEN}
     queryset = ApiToken.objects.none()
@@ -229,7 +229,7 @@ class ProjectArchiveView(ApiView):
 
 @extend_schema(tags=["projects"])
 class ProjectRestoreView(ApiView):
-    """Opening a project again."""
+    """Restoring a project."""
 
     token_scopes = {"POST": Scope.MANAGE}
     queryset = Project.objects.none()
@@ -343,7 +343,7 @@ class QuotaView(ApiView):
 
 @extend_schema(tags=["projects"])
 class UserQuotaView(ApiView):
-    """Limits of what a person's projects use in sum."""
+    """Limits of the total use of a person's projects."""
 
     token_scopes = {"PATCH": Scope.OPERATE}
     queryset = User.objects.none()

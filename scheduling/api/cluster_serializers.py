@@ -106,7 +106,7 @@ class StandbyPoolSerializer(serializers.Serializer):
 
 
 class StandbySerializer(serializers.Serializer):
-    """Servers that nothing is planned on until they take a lost server's place."""
+    """Servers kept free until they replace a lost server."""
 
     standby_servers = serializers.IntegerField(help_text="For each kind of GPU.")
     failures_per_server_day = serializers.FloatField()
@@ -228,11 +228,11 @@ class ServerLinkSerializer(serializers.Serializer):
     told_by = serializers.ChoiceField(
         ("measured", "emulated", "default"),
         source="source",
-        help_text="`measured` by the servers' agents, `emulated` as the rates of emulated links are told, "
-        "or the library's `default`.",
+        help_text="`measured` by the servers' agents, `emulated`: the declared rate of emulated links, or "
+        "the library's `default`.",
     )
-    emulated = serializers.BooleanField(help_text="Whether it is of emulated links.")
-    since = serializers.DateTimeField(allow_null=True, help_text="When it was measured, or told.")
+    emulated = serializers.BooleanField(help_text="Whether the link is emulated.")
+    since = serializers.DateTimeField(allow_null=True, help_text="When it was measured or declared.")
     measuring = serializers.BooleanField(help_text="Whether it is being measured now.")
     tried_at = serializers.DateTimeField(allow_null=True, help_text="Time of the last measurement.")
     problem = serializers.CharField(
@@ -274,7 +274,7 @@ class CodecTimesSerializer(serializers.Serializer):
 
 
 class CodecTableSerializer(serializers.Serializer):
-    """All codecs that lose something, on all kinds of GPU."""
+    """All lossy codecs, on all kinds of GPU."""
 
     codecs = CodecTimesSerializer(many=True)
 

@@ -61,7 +61,7 @@ class LinksSerializer(serializers.Serializer):
     """The links that plans are made for."""
 
     told_by = serializers.CharField(
-        help_text="`measured` between servers, `emulated` as agents tell them, or `default` of the library."
+        help_text="`measured` between servers, `emulated`: declared by agents, or the library's `default`."
     )
     emulated = serializers.BooleanField(help_text="Whether these are emulated links.")
     since = serializers.DateTimeField(allow_null=True)
@@ -78,7 +78,7 @@ class GradientProfileSerializer(serializers.Serializer):
 
 
 class PredictedSpanSerializer(serializers.Serializer):
-    """What is to be done to a group of gradients, in seconds from the beginning of the backward pass."""
+    """A predicted stage of a group of gradients, in seconds from the beginning of the backward pass."""
 
     stage = serializers.CharField(help_text="`backward`, `encode`, `exchange` or `decode`.")
     resource = serializers.CharField(
@@ -96,9 +96,7 @@ class CommunicationSerializer(serializers.Serializer):
     """How the job's gradients are sent: the plan of its newest generation, and those that it beat."""
 
     lossy = serializers.ChoiceField(Lossy.choices)
-    codecs = serializers.ListField(
-        child=serializers.CharField(), help_text="Codecs that lose something and may be used."
-    )
+    codecs = serializers.ListField(child=serializers.CharField(), help_text="Lossy codecs that may be used.")
     family = serializers.CharField(help_text="Family of the plans under which the job's curve was measured.")
     generation = serializers.IntegerField(allow_null=True)
     gpus = serializers.IntegerField()

@@ -109,7 +109,7 @@ class FunctionReference(serializers.Field):
             "nonfinite": {"enum": ["continue", "stop", None]},
         },
         "additionalProperties": True,
-        "description": "Handed to the function; at most 16 KiB of JSON, nested at most 4 deep. The platform "
+        "description": "Passed to the function; at most 16 KiB of JSON, nested at most 4 deep. The platform "
         "reads those named here.",
     }
 )

@@ -34,7 +34,7 @@ class DeadlineMixin(serializers.Serializer):
         allow_null=True,
         min_value=0.001,
         max_value=LONGEST_DEADLINE.total_seconds(),
-        help_text="From the receipt of this request.",
+        help_text="Seconds after this request is received.",
     )
     service_class = serializers.ChoiceField(
         ServiceClass.choices,
@@ -76,7 +76,7 @@ def _service_class(named: str | None, deadline: datetime | None) -> ServiceClass
 
 
 class JobRequestSerializer(DeadlineMixin, StrictSerializer):
-    """What a job shall do and by when. A number of GPUs is not part of it: that is the platform's work."""
+    """The work and its deadline. It has no number of GPUs: the platform chooses that."""
 
     function = job_fields.FunctionReference()
     project = fields.Text(max_length=64, required=False, help_text="Members of only one project may omit it.")
@@ -91,7 +91,7 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
         Lossy.choices,
         default=Lossy.REFUSED,
         error_messages={"invalid_choice": '"{input}" is neither refused nor allowed.'},
-        help_text="Whether codecs that lose something may compress gradients where that is faster.",
+        help_text="Whether lossy codecs may compress gradients where that is faster.",
     )
     codecs = serializers.ListField(
         child=serializers.ChoiceField(
@@ -100,7 +100,7 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
         ),
         max_length=len(LOSSY),
         default=list,
-        help_text=f"The only codecs that may do so; none named: {', '.join(FAITHFUL)}.",
+        help_text=f"The only lossy codecs allowed; empty: {', '.join(FAITHFUL)}.",
     )
     protection = job_fields.ProtectionSerializer(default=dict)
     checkpoint_seconds = fields.Number(min_value=1, max_value=86_400, default=60.0)
@@ -128,7 +128,7 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
 
 
 class WhatIfRequestSerializer(JobRequestSerializer):
-    """What a job shall do, and on which links."""
+    """The work, its deadline, and the links to assume."""
 
     link_bytes_per_second = fields.Number(
         required=False,
@@ -136,15 +136,15 @@ class WhatIfRequestSerializer(JobRequestSerializer):
         min_value=1e3,
         max_value=1e15,
         help_text=(
-            "Bytes per second between servers, in place of their links' rate. The function's "
+            "Bytes per second between servers to assume in place of the links' rate. The function's "
             "speed is then predicted, and the reason says so."
         ),
     )
 
 
 class JobOverridesSerializer(JobRequestSerializer):
-    """Members to change against the job that is cloned; hyperparameters, termination
-    and protection are merged."""
+    """Fields that differ from the cloned job; hyperparameters, termination and protection
+    are merged."""
 
     function = job_fields.FunctionReference(required=False)
     hyperparameters = serializers.DictField(required=False)  # type: ignore[assignment]

@@ -90,8 +90,8 @@ class VerdictSerializer(serializers.Serializer):
     needs_profiling = serializers.BooleanField(help_text="The scaling curve has to be measured first.")
     tiers = TiersSerializer(
         allow_null=True,
-        help_text="Of a model with experts whose sizes are known: of a job, if its function uses tiers or "
-        "does not fit; of a what-if, always.",
+        help_text="For models with experts of known sizes. In a job's verdict only if its function uses "
+        "tiers or does not fit; always in a what-if.",
     )
 
     def to_representation(self, instance: StoredVerdict) -> dict[str, Any]:
@@ -212,16 +212,16 @@ class JobSerializer(serializers.ModelSerializer):
         help_text="Seconds from the planned or actual finish to the deadline."
     )
     refused_kinds = serializers.SerializerMethodField(
-        help_text="Kinds of GPU that could not take it, each with the reason; `gpu_kind` is the one that it "
-        "is asked for on, or runs on."
+        help_text="Kinds of GPU that could not take the job, each with the reason. `gpu_kind` is the kind "
+        "that it requests or runs on."
     )
     verdict = serializers.SerializerMethodField()
     standing = serializers.SerializerMethodField(
-        help_text="How it stands against its deadline: `code` (`met`, `missed`, `late`, `void`, `at_risk`, "
+        help_text="The state of its deadline: `code` (`met`, `missed`, `late`, `void`, `at_risk`, "
         "or empty) and a sentence."
     )
     warning = serializers.SerializerMethodField(
-        help_text="That its loss or its final weights are NaN or infinite, as a sentence; empty where not."
+        help_text="A sentence if the loss or the final weights are NaN or infinite, else empty."
     )
     failure = serializers.DictField(allow_null=True)
     resubmission_of = serializers.CharField(source="resubmission_of_id", allow_null=True)

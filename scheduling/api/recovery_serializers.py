@@ -42,9 +42,9 @@ class PhaseSerializer(serializers.Serializer):
 
 
 class RecoverySerializer(serializers.ModelSerializer):
-    """One failure of a job and its way back. `detected_at`: its server was found silent, or the worker's exit
-    was reported. `attempts`: generations that were to go on and did not train. `source`: the farthest of all
-    ranks'. Context: `servers`, names by number."""
+    """One failure of a job and its recovery. `detected_at`: when its server was found silent or the worker's
+    exit was reported. `attempts`: generations that were started to resume the job and did not train.
+    `source`: the farthest source that any rank read. Context: `servers`, names by number."""
 
     lost_servers = serializers.SerializerMethodField()
     sources = serializers.SerializerMethodField()

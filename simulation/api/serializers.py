@@ -105,8 +105,8 @@ class ChoicesSerializer(serializers.Serializer):
 
 
 class StudyRequestSerializer(StrictSerializer):
-    """Jobs, a cluster, and the policies to compare on it. What is left out is as the trace's authors have it,
-    or the live cluster's operator."""
+    """Jobs, a cluster, and the policies to compare on it. Omitted fields take the values of the trace's
+    authors or of the live cluster."""
 
     source = serializers.ChoiceField(StudySource.choices, default=StudySource.TRACE)  # type: ignore[assignment]
     trace = fields.Text(
@@ -161,13 +161,13 @@ class StudyRequestSerializer(StrictSerializer):
         max_length=10,
         default=list,
         help_text="`open`: every newcomer that fits is promised its deadline. `prudent`: room is kept for "
-        "those that need little. One run for each, of the policies in `pricing_policies` of `choices/`. "
-        "Left out: open, or as the live cluster has it.",
+        "those that need little. One run for each, with the policies in `pricing_policies` of `choices/`. "
+        "Default: `open`, or the live cluster's rule.",
     )
     bound = fields.Truth(
         default=True,
-        help_text="Also tell how many deadlines any schedule could meet at most, the future known. Not where "
-        "servers are lent.",
+        help_text="Also compute an upper bound: the deadlines that a schedule that knows the future could "
+        "meet. Not available with loans.",
     )
 
     inference_servers = serializers.ListField(
@@ -175,20 +175,21 @@ class StudyRequestSerializer(StrictSerializer):
         max_length=100,
         default=list,
         help_text="Servers of an inference cluster that lends what it can spare: one run for each number, 0 "
-        "without any. Left out: no loans. The fields below are about loans alone.",
+        "without loans. Default: no loans. The fields below concern loans only.",
     )
     inference_usage = fields.Text(
         max_length=60,
         required=False,
         allow_null=True,
-        help_text="Its usage, by a name out of `choices/`; with source `live` also `measured`: the live "
-        "inference cluster's.",
+        help_text="Name of its usage trace in `choices/`; with source `live` also `measured`: the usage of "
+        "the live inference cluster.",
     )
     inference_gpu_type = fields.Text(
         max_length=100,
         allow_blank=True,
         default="",
-        help_text="One that some job was measured on. Usual: T4, or the kind of the live inference cluster.",
+        help_text="A kind of GPU on which some job was measured. Default: T4, or that of the live inference "
+        "cluster.",
     )
     reclaim = fields.Text(
         max_length=10,

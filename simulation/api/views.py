@@ -184,7 +184,7 @@ class ReportView(OperatorsView):
     @extend_schema(
         operation_id="simulation_report",
         summary="Download the HTML report of a study (operator)",
-        description="One page for the finished runs, with everything that it needs inside.",
+        description="One self-contained page for the finished runs.",
         responses={(200, "text/html"): OpenApiTypes.STR},
     )
     def get(self, request: Request, study_id: int) -> HttpResponse:

@@ -165,7 +165,7 @@ class RollbackView(DeploymentAnswerView):
 
 @extend_schema(tags=["deployments"])
 class DrainView(DeploymentAnswerView):
-    """Taking a deployment off one server."""
+    """Draining one server of a deployment."""
 
     token_scopes = {"POST": Scope.SUBMIT}
 

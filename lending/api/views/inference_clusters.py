@@ -131,7 +131,7 @@ class InferenceClusterView(InferenceView):
 
     @extend_schema(
         operation_id="inference_cluster",
-        summary="Show an inference cluster and where it stands",
+        summary="Show an inference cluster with its usage, forecast and loans",
         responses=shapes.InferenceClusterDetailSerializer,
     )
     def get(self, request: Request, inference_name: str) -> Response:

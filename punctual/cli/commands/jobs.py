@@ -34,7 +34,10 @@ def jobs(
     service_class: options.ClassOption = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Only jobs of this person.")] = None,
     function: Annotated[str | None, typer.Option("--function", help="Only jobs of this function.")] = None,
-    labels: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE")] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--label", "-l", metavar="KEY=VALUE", help="Only jobs with this label (repeatable)."),
+    ] = None,
     search: Annotated[
         str | None, typer.Option("--search", help="Search for this text in names and ids.")
     ] = None,
@@ -45,8 +48,12 @@ def jobs(
         bool | None,
         typer.Option("--at-risk/--not-at-risk", help="Only jobs that are or are not at risk of being late."),
     ] = None,
-    submitted_after: Annotated[str | None, typer.Option("--submitted-after", metavar="TIME")] = None,
-    deadline_before: Annotated[str | None, typer.Option("--deadline-before", metavar="TIME")] = None,
+    submitted_after: Annotated[
+        str | None, typer.Option("--submitted-after", metavar="TIME", help="Such as 2030-01-31T14:30Z.")
+    ] = None,
+    deadline_before: Annotated[
+        str | None, typer.Option("--deadline-before", metavar="TIME", help="Such as 2030-01-31T14:30Z.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Maximum number of jobs.", min=1, max=10_000)] = 50,
     watching: options.Watch = False,
     as_json: options.Json = False,
@@ -292,7 +299,10 @@ def events(
 
 
 def cancel(
-    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", autocompletion=options.complete_job)],
+    job_ids: Annotated[
+        list[str],
+        typer.Argument(metavar="JOB...", help="The ids of the jobs.", autocompletion=options.complete_job),
+    ],
     as_json: options.Json = False,
 ) -> None:
     """Cancel jobs. A promise that they had becomes void."""

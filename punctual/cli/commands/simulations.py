@@ -72,7 +72,9 @@ def start(
     servers: Annotated[
         str, typer.Option("--servers", help="Numbers, separated by commas; one run each.")
     ] = "",
-    gpus_per_server: Annotated[int | None, typer.Option("--gpus-per-server", min=1)] = None,
+    gpus_per_server: Annotated[
+        int | None, typer.Option("--gpus-per-server", min=1, help="By default as the trace's authors had it.")
+    ] = None,
     newcomers: Annotated[
         str,
         typer.Option(
@@ -93,7 +95,10 @@ def start(
             "--inference-usage", help="Name of the usage trace of lending servers; with live also: measured."
         ),
     ] = None,
-    inference_gpu_type: Annotated[str | None, typer.Option("--inference-gpu-type")] = None,
+    inference_gpu_type: Annotated[
+        str | None,
+        typer.Option("--inference-gpu-type", help="Kind of GPU of lending servers; by default T4."),
+    ] = None,
     reclaim: Annotated[
         str | None, typer.Option("--reclaim", help="How reclaimed servers are chosen.")
     ] = None,
@@ -107,7 +112,7 @@ def start(
         int | None,
         typer.Option("--limit-jobs", help="Number of jobs at most, the first ones of the trace.", min=1),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
     with_declined: Annotated[
         bool, typer.Option("--with-declined", help="With live: include declined jobs.")
     ] = False,

@@ -130,7 +130,7 @@ class ClusterCodecsView(ApiView):
 
     @extend_schema(
         operation_id="cluster_codecs",
-        summary="Show what compressing gradients takes on each kind of GPU",
+        summary="Show the time of compressing gradients on each kind of GPU",
         description="Workers measure the codecs with a function's gradients; plans use these times.",
         responses=shapes.CodecTableSerializer,
     )

@@ -310,8 +310,8 @@ class JobCloneView(JobAnswerView):
         operation_id="job_clone",
         summary="Submit a job again, with changes",
         description=(
-            "The body holds what shall differ; hyperparameters and termination are merged. "
-            "A deadline keeps its distance from the submission unless the body says another."
+            "The body holds the fields to change; hyperparameters and termination are merged. Unless "
+            "the body has a deadline, the new job has as much time from its submission as the old one had."
         ),
         parameters=[WAIT],
         request=JobOverridesSerializer,

@@ -27,7 +27,7 @@ class Lending(ReclaimRules):
 
     servers: int
     usage: UsageSeries
-    reclaim: ReclaimMethod = option(ReclaimMethod.LYRA, "how servers are chosen that go back")
+    reclaim: ReclaimMethod = option(ReclaimMethod.LYRA, "how the servers to return are chosen")
     headroom: float = share(HEADROOM_FRACTION, "share of its servers that is never lent")
     forecast_margin: float = share(0.0, "share of the cluster added to each forecast")
     hysteresis: float = share(
@@ -38,7 +38,7 @@ class Lending(ReclaimRules):
         0.0, "least time that a server stays where it is", offered_as="lending_hold_seconds"
     )
     forecaster: str = option(
-        "persistence", "who says what is expected of it next", words=(*FORECASTERS, NO_FORECASTER)
+        "persistence", "the forecaster of its usage", words=(*FORECASTERS, NO_FORECASTER)
     )
     period_seconds: float = option(
         300.0, "time between two looks", offered_as="orchestrator_seconds", above_least=True
