@@ -18,13 +18,13 @@ from lending.choices import LoanState, ReclaimState
 from lending.models import LoanOrder, ReclaimOrder
 from punctual.names import shown
 from scheduling.choices import JOB_COLOURS, JobEventKind, JobState, PromiseOutcome
+from scheduling.core.question import quantities
 from scheduling.models import Job
 from simulation.choices import RUN_COLOURS
 from simulation.models import SimulationRun
 
 register = template.Library()
 
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _OUTCOME_STYLES = {
     PromiseOutcome.MET: "good",
     PromiseOutcome.MISSED: "bad",
@@ -49,21 +49,12 @@ _EVENTS = {str(kind): kind.label for kind in JobEventKind}
 
 
 def duration_text(seconds: float) -> str:
-    """Return the two largest units of a duration, without its sign: `2 h 5 min`, `48 s`, `0 s`.
+    """Return a duration in whole seconds, or minutes from ten on, without its sign: `2 h 5 min`, `0 s`.
 
     The page's script uses the same format (static/dashboard/times.js).
     """
-    left = round(abs(seconds))
-    for place, (length, name) in enumerate(_UNITS):
-        if left >= length:
-            whole, rest = divmod(left, length)
-            smaller = _UNITS[place + 1] if place + 1 < len(_UNITS) else None
-            part = rest // smaller[0] if smaller else 0
-            # Ten minutes or more are shown without seconds.
-            if smaller and part and not (name == "min" and whole >= 10):
-                return f"{whole} {name} {part} {smaller[1]}"
-            return f"{whole} {name}"
-    return "0 s"
+    whole = round(abs(seconds))
+    return quantities.duration_text(whole if whole < 600 else whole - whole % 60)
 
 
 @register.filter

@@ -31,6 +31,7 @@ from deployments.services.replicas import (
 )
 from deployments.services.rollouts import replica_failed, wanted_rollout
 from lending.models import InferenceCluster
+from scheduling.core.question.quantities import duration_text
 from scheduling.services.rows.records import lock_cluster
 
 log = structlog.get_logger(__name__)
@@ -151,7 +152,7 @@ def _end_overdue(replicas: Sequence[Replica], cluster: Cluster, now: datetime) -
     drain_by = now - timedelta(seconds=LONGEST_DRAIN_SECONDS)
     for replica in replicas:
         if replica.state == ReplicaState.STARTING and replica.created_at < start_by:
-            reason = f"it did not serve within {cluster.prepare_timeout_seconds:.0f} s."
+            reason = f"it did not serve within {duration_text(cluster.prepare_timeout_seconds)}."
             stop_replica(replica, reason)
             replica_failed(replica, reason, now)
             end_group(replica, reason)

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from punctual.client import Client, Job
+from punctual.client.durations import format_duration
 from punctual.client.models import JobEvent
 
 HOW_TO_BORROW = (
@@ -65,8 +66,8 @@ class LendingReport:
         lent = f"{_count(self.lent_servers, 'server')} in {_count(self.loans, 'new loan')}"
         share = min(1.0, self.used_gpu_seconds / self.lent_gpu_seconds)
         took = (
-            f", {fmean(self.seconds_to_return):.1f} s on average, {max(self.seconds_to_return):.1f} s at "
-            f"worst"
+            f", {format_duration(fmean(self.seconds_to_return))} on average, "
+            f"{format_duration(max(self.seconds_to_return))} at worst"
             if self.seconds_to_return
             else ""
         )

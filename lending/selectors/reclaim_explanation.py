@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from lending.models import LoanOrder, ReclaimOrder
+from scheduling.core.question.quantities import duration_text
 from scheduling.models import Job, JobEvent
 
 #: Maximum number of job events on an order's page.
@@ -111,7 +112,7 @@ def why_chosen(method: str, entry: Mapping[str, Any]) -> str:
     if group == "flexible":
         if cost is None:
             return "Only flexible workers, without which a job cannot go on at all."
-        lost = f", which lose {_figure(cost)} s by it" if cost else ""
+        lost = f", which lose {duration_text(cost)} by it" if cost else ""
         return f"Only flexible workers: their jobs go on with fewer GPUs{lost}."
     excess = int(entry.get("excess_gpus") or 0)
     elsewhere = f"; frees {excess} GPU{'s' if excess != 1 else ''} on servers that stay" if excess else ""

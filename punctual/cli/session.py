@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from punctual.cli import output
 from punctual.client import Client
 from punctual.client.configuration import load_configuration
+from punctual.client.durations import format_duration
 from punctual.errors import ConfigurationError
 
 _RETRY_SECONDS = 15.0
@@ -52,7 +53,7 @@ def client(*, url: str | None = None, token: str | None = None) -> Iterator[Clie
     def tell(problem: str, _seconds: float) -> None:
         nonlocal told
         if not told:
-            output.note(f"{problem}; trying again for up to {retry_seconds():.0f}s …")
+            output.note(f"{problem}; trying again for up to {format_duration(retry_seconds())} …")
         told = True
 
     with Client(

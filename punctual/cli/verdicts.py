@@ -57,7 +57,7 @@ def tiers_text(tiers: TierModes) -> str:
 
 
 def share_text(verdict: Verdict) -> str:
-    """Return the share over time in words: `4 GPUs for 10m 00s, then 2 for 5m 00s`."""
+    """Return the share over time in words: `4 GPUs for 10 min, then 2 for 5 min`."""
     pieces = [
         f"{share.gpus} for {format_duration((share.end - share.start).total_seconds())}"
         for share in verdict.minimum_satisfactory_share

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from punctual.client.durations import format_duration
 from punctual.client.reading import unreadable
 from punctual.client.transport import Transport
 from punctual.errors import InvalidInputError, NotFoundError, WaitTimeoutError
@@ -131,8 +132,9 @@ class Deployments:
             if found["state"] not in ("preparing", "degraded"):
                 return found
             if time.monotonic() >= ends_at:
+                waited = format_duration(timeout_seconds)
                 raise WaitTimeoutError(
-                    f"deployment {deployment_id} is {found['state']} after {timeout_seconds:g} s",
+                    f"deployment {deployment_id} is {found['state']} after {waited}",
                     hint=found["reason"] or None,
                 )
             time.sleep(_POLL_SECONDS)

@@ -16,6 +16,7 @@ _UNIT_WORDS = {
     "s": "s", "sec": "s", "second": "s", "seconds": "s",
 }  # fmt: skip
 _ORDER = "wdhms"
+_SHOWN_UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
 _PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", re.ASCII)
 _LONGEST = timedelta(days=3660)
 _HINT = "write a duration such as 90s, 20m, 1h30m or 2d"
@@ -54,22 +55,18 @@ def _checked(seconds: float, text: str) -> timedelta:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration in at most two units: `1h 30m`, `4m 05s`, `0.4s`; negative ones with a minus."""
+    """Format a duration in its two largest units, as the platform's texts do: `1 h 30 min`, `4 min 5 s`,
+    `0.4 s`; negative ones with a minus."""
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
     if seconds < 9.95:
-        return f"{seconds:.1f}s" if seconds % 1 else f"{seconds:.0f}s"
+        return f"{seconds:.1f} s" if seconds % 1 else f"{seconds:.0f} s"
     whole = round(seconds)
-    days, rest = divmod(whole, 86_400)
-    hours, rest = divmod(rest, 3_600)
-    minutes, rest = divmod(rest, 60)
-    if days:
-        return f"{days}d {hours:02d}h"
-    if hours:
-        return f"{hours}h {minutes:02d}m"
-    if minutes:
-        return f"{minutes}m {rest:02d}s"
-    return f"{rest}s"
+    for size, unit, part_size, part_unit in _SHOWN_UNITS:
+        if whole >= size:
+            part = whole % size // part_size
+            return f"{whole // size} {unit} {part} {part_unit}" if part else f"{whole // size} {unit}"
+    return f"{whole} s"
 
 
 def parse_time(text: str) -> datetime:

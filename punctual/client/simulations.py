@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from punctual.client.durations import format_duration
 from punctual.client.reading import unreadable
 from punctual.client.transport import Transport
 from punctual.errors import WaitTimeoutError
@@ -82,7 +83,9 @@ class Simulations:
             if all(run["state"] in _FINAL for run in study["runs"]):
                 return study
             if time.monotonic() > ends_at:
-                raise WaitTimeoutError(f"study {study_id} is not finished after {timeout_seconds:g} s")
+                raise WaitTimeoutError(
+                    f"study {study_id} is not finished after {format_duration(timeout_seconds)}"
+                )
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def cancel(self, study_id: int) -> Study:

@@ -15,12 +15,12 @@ from lending.models import InferenceCluster, UsageSample
 from lending.services.usage import recent_usage
 from scheduling.choices import CurveState
 from scheduling.core.question.kinds import main_kind
+from scheduling.core.question.quantities import duration_text
 from scheduling.models import Job, ScalingCurve
 from scheduling.services.rows.borrowed import measured_curves_on
 from scheduling.services.snapshots.jobs_of_pool import core_curve
 from scheduling.services.snapshots.snapshots import Pool
 from simulation.live.state import LiveInference
-from simulation.reports.style import duration
 
 DAY_SECONDS = 86_400.0
 #: A week holds every day of the week; a demonstration's samples, every few seconds, need not all be kept.
@@ -92,7 +92,7 @@ def _measured(row: InferenceCluster, now: datetime) -> tuple[tuple[float, ...], 
     named = {
         source or "of unknown origin" for source in sources.values_list("source", flat=True)[: whole.size]
     }
-    shown = duration(whole.size * row.period_seconds)
+    shown = duration_text(whole.size * row.period_seconds)
     return tuple(whole.round(6).tolist()), (
         f"Usage of the live inference cluster {row.name} in its last {shown}, over and over (samples: "
         f"{', '.join(sorted(named))})."

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from scheduling.core.question.quantities import duration_text
 from scheduling.core.question.snapshot import FloatArray
 from simulation.outcome import RunOutcome
 from simulation.reports import measures
@@ -25,7 +26,6 @@ from simulation.reports.style import (
     UNPROMISED,
     Drawing,
     base_figure,
-    duration,
     label_axis,
     log_ticks,
     made_how,
@@ -215,7 +215,9 @@ def _over_time(
     figure.update_xaxes(title_text=unit.axis_title)
     figure.update_yaxes(title_text=axis, rangemode="tozero", tickformat=form)
     if spans:
-        note += f" Long histories are drawn as means over up to {duration(max(spans))}, so areas are exact."
+        note += (
+            f" Long histories are drawn as means over up to {duration_text(max(spans))}, so areas are exact."
+        )
     return Drawing(name, title, note, figure)
 
 
@@ -270,7 +272,7 @@ def _best_effort(runs: Sequence[Run]) -> Drawing:
     figure.add_trace(
         go.Bar(
             x=[each / unit.seconds for each in seconds], y=list(range(len(completed))), orientation="h",
-            marker={"color": UNPROMISED}, text=[duration(each) for each in seconds], textposition="outside",
+            marker={"color": UNPROMISED}, text=[*map(duration_text, seconds)], textposition="outside",
             cliponaxis=False, hovertemplate="%{text}<extra></extra>",
         )
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from scheduling.core.question.quantities import duration_text
 from scheduling.core.question.snapshot import FloatArray, ServiceClass
 from simulation.outcome import JobEnd, RunOutcome
 from simulation.reports import measures
@@ -23,7 +24,6 @@ from simulation.reports.style import (
     WARNING,
     Drawing,
     base_figure,
-    duration,
     label_axis,
     log_ticks,
     step_line,
@@ -114,7 +114,10 @@ def queuing_times(outcome: RunOutcome) -> Drawing:
     half, most = np.percentile(waited[started], (50, 99))
     figure.update_xaxes(title_text=f"queuing time ({unit.name})", rangemode="tozero")
     figure.update_yaxes(title_text="share of jobs", range=[0, 1.02], tickformat=".0%")
-    note += f" Half of all waited at most {duration(float(half))}, 99 of 100 at most {duration(float(most))}."
+    note += (
+        f" Half of all waited at most {duration_text(float(half))}, 99 of 100 at most "
+        f"{duration_text(float(most))}."
+    )
     return Drawing("queuing", "Queuing time", note, figure)
 
 
@@ -142,7 +145,8 @@ def slack(outcome: RunOutcome) -> Drawing:
             width=width / unit.seconds * 0.92,
             marker={"color": [BAD if place < 0 else PROMISED for place in bars.tolist()]},
             customdata=[
-                f"{duration(place * width)} to {duration((place + 1) * width)}" for place in bars.tolist()
+                f"{duration_text(place * width)} to {duration_text((place + 1) * width)}"
+                for place in bars.tolist()
             ],
             hovertemplate="%{y:,} jobs<br>%{customdata}<extra></extra>",
         )
@@ -150,7 +154,7 @@ def slack(outcome: RunOutcome) -> Drawing:
     figure.add_vline(x=0, line={"color": BAD, "width": 1.5, "dash": "dash"})
     figure.update_xaxes(title_text=f"slack ({unit.name})", zeroline=False)
     figure.update_yaxes(title_text="jobs", rangemode="tozero")
-    return Drawing("slack", "Slack of promised jobs", f"{note} A bar is {duration(width)} wide.", figure)
+    return Drawing("slack", "Slack of promised jobs", f"{note} A bar is {duration_text(width)} wide.", figure)
 
 
 def decision_times(outcome: RunOutcome) -> Drawing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from scheduling.core.question.quantities import duration_text
 from scheduling.core.question.snapshot import FloatArray, ServiceClass
 from simulation.outcome import BoolArray, JobEnd, RunOutcome
 from simulation.reports import measures
@@ -29,7 +30,6 @@ from simulation.reports.style import (
     WARNING,
     Drawing,
     base_figure,
-    duration,
     step_line,
     time_axis,
 )
@@ -62,7 +62,7 @@ def thinning_note(drawn: Steps) -> str:
         return ""
     return (
         f" {drawn.instants:,} planning instants are drawn as {drawn.time.size - 1:,} steps, each the mean "
-        f"over {duration(drawn.span_seconds)}, so areas are exact and short peaks are not seen."
+        f"over {duration_text(drawn.span_seconds)}, so areas are exact and short peaks are not seen."
     )
 
 

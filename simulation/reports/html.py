@@ -14,6 +14,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
+from scheduling.core.question.quantities import duration_text
 from simulation.outcome import RunOutcome
 from simulation.reports.comparison import comparison_drawings, differences, made_how_all, metric_table
 from simulation.reports.figures import drawings
@@ -21,7 +22,7 @@ from simulation.reports.measures import simulated_seconds
 from simulation.reports.metrics import METRICS, shown, value_of
 from simulation.reports.runs import Run, runs_of
 from simulation.reports.steps import MOST_STEPS
-from simulation.reports.style import Drawing, duration, made_how
+from simulation.reports.style import Drawing, made_how
 
 _PAGE = Path(__file__).parent / "page"
 #: The figures at the head of the page of one run.
@@ -117,7 +118,7 @@ def _section(figures: dict[str, dict[str, Any]], run: Run, number: int, most_ste
         "cards": _collect(figures, drawings(run.outcome, most_steps), made, f"run{number}"),
         "broken": list(run.outcome.broken.items())[:_MOST_BROKEN],
         "more_broken": max(0, len(run.outcome.broken) - _MOST_BROKEN),
-        "stopped_after": duration(simulated_seconds(run.outcome)) if run.outcome.interrupted else None,
+        "stopped_after": duration_text(simulated_seconds(run.outcome)) if run.outcome.interrupted else None,
     }
 
 

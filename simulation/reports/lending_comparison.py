@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from scheduling.core.question.quantities import duration_text
 from simulation.reports.runs import Run, bars_height, line_of, runs_axis
 from simulation.reports.steps import steps
 from simulation.reports.style import (
@@ -15,7 +16,6 @@ from simulation.reports.style import (
     WARNING,
     Drawing,
     base_figure,
-    duration,
     label_axis,
     plain_text,
     step_line,
@@ -54,7 +54,9 @@ def _on_loan(runs: Sequence[Run], lending: Sequence[Run], most_steps: int) -> Dr
     figure.update_xaxes(title_text=unit.axis_title)
     figure.update_yaxes(title_text="servers", rangemode="tozero")
     if spans:
-        note += f" Long histories are drawn as means over up to {duration(max(spans))}, so areas are exact."
+        note += (
+            f" Long histories are drawn as means over up to {duration_text(max(spans))}, so areas are exact."
+        )
     return Drawing("on_loan", title, note, figure)
 
 

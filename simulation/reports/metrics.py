@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from simulation.reports.style import duration
+from scheduling.core.question.quantities import duration_text
 
 
 class Form(StrEnum):
@@ -158,7 +158,7 @@ def shown(value: float | None, form: Form) -> str:
     if form == Form.RATIO:
         return f"{value:.3f}"
     if form == Form.SECONDS:
-        return duration(value)
+        return duration_text(value)
     if form == Form.MILLISECONDS:
-        return f"{value:.3g} ms" if value < 1000 else duration(value / 1000)
+        return f"{value:.3g} ms" if value < 1000 else duration_text(value / 1000)
     return f"{value / 1024**2:,.0f} MiB" if value < 1024**3 else f"{value / 1024**3:.2f} GiB"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from scheduling.core.question.quantities import duration_text
 from scheduling.core.question.snapshot import FloatArray
 from simulation.outcome import RunOutcome
 from simulation.reports import measures
@@ -93,17 +94,6 @@ def time_axis(*outcomes: RunOutcome) -> TimeUnit:
     return TimeUnit(unit.seconds, unit.name, begin)
 
 
-def duration(seconds: float) -> str:
-    """Return a length of time in its two largest units: ``4.2 s``, ``12 min 30 s``, ``3 h 5 min``,
-    ``2 d 4 h``."""
-    sign, length = ("-", -seconds) if seconds < 0 else ("", seconds)
-    for size, name, part, part_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if length >= size:
-            whole, rest = divmod(round(length / part), size // part)
-            return f"{sign}{whole:,} {name}" + (f" {rest} {part_name}" if rest else "")
-    return f"{sign}{length:.3g} s"
-
-
 def base_figure(**layout: Any) -> go.Figure:
     """Return an empty figure without Plotly's template: the page sets the colours (light or dark)."""
     # Passed together: setting them one by one takes ten times as long.
@@ -185,5 +175,5 @@ def made_how(outcome: RunOutcome) -> str:
     if "pauses" in settings:
         parts.append(f"pauses {settings['pauses']}")
     if outcome.interrupted:
-        parts.append(f"stopped early, after {duration(measures.simulated_seconds(outcome))}")
+        parts.append(f"stopped early, after {duration_text(measures.simulated_seconds(outcome))}")
     return " · ".join(parts)

@@ -310,7 +310,7 @@ def test_following_shows_the_planned_finish_not_the_present_pace(platform: FakeP
     training(platform, [job_document("running", **slow), job_document("completed", **COMPLETED)])
     outcome = run("follow", JOB)
     assert "AFTER deadline" not in outcome.out
-    assert "(5m 00s before deadline)" in outcome.out
+    assert "(5 min before deadline)" in outcome.out
 
 
 def test_a_job_that_missed_says_so_when_it_is_followed_and_shown(platform: FakePlatform, run: Run) -> None:

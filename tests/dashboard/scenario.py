@@ -197,7 +197,11 @@ def _running(now: datetime, common: dict[str, Any], servers: tuple[Server, Serve
             "rescaled",
             "2 to 4 GPUs: they were idle, and this job gains most (5.2 iterations/s). Paused for 1.3 s.",
         ),
-        (-70, "rescaled", "4 to 2 GPUs: a tighter deadline needs 2. The promise stands with 122 s of slack."),
+        (
+            -70,
+            "rescaled",
+            "4 to 2 GPUs: a tighter deadline needs 2. The promise stands with 2 min 2 s of slack.",
+        ),
     )
     for number in range(24):
         factories.LogChunkFactory.create(

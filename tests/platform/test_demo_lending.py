@@ -52,7 +52,7 @@ def test_time_on_loan_is_clipped_to_the_demo_and_ends_at_return() -> None:
     assert (report.returned_servers, report.servers_on_their_way) == (1, 1)
     lines = report.lines()
     assert lines[0] == "Lending from serving, whose usage is emulated: a wave:"
-    assert lines[3] == "  returned  1 server for 2 reclaims, 6.0 s on average, 6.0 s at worst, 1 on their way"
+    assert lines[3] == "  returned  1 server for 2 reclaims, 6 s on average, 6 s at worst, 1 on their way"
     assert lines[4] == "  cost      1 job preempted, 2 rescaled, 1 held back; 1 missing at worst"
 
 

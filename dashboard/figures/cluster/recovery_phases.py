@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 
 from dashboard import colours
 from dashboard.figures.panel import Panel, PanelRequest, base_figure, mark_time
-from dashboard.templatetags.punctual_display import duration_text
 from recovery.life_cycle.facts import RecoveryPhase
+from scheduling.core.question.quantities import duration_text
 from scheduling.selectors.recovery.recoveries import PhaseSpan, phase_spans
 
 #: What each phase waits for, and its colour.
@@ -18,7 +18,7 @@ PHASE_LOOKS = {
     RecoveryPhase.DETECTED: ("Detected: old workers stop, lost servers are fenced", colours.UNAVAILABLE),
     RecoveryPhase.FROZEN: ("Frozen: GPUs are found", colours.CHANGING),
     RecoveryPhase.RESOURCED: ("Resourced: sources are chosen", colours.SOFT),
-    RecoveryPhase.SOURCES_CHOSEN: ("Sources chosen: workers are told", colours.PROMISED),
+    RecoveryPhase.SOURCES_CHOSEN: ("Sources chosen: workers receive them", colours.PROMISED),
     RecoveryPhase.STARTING: ("Starting: processes, models, connections", colours.NEUTRAL),
     RecoveryPhase.LOADING: ("Loading: the state is fetched and taken", colours.PROFILING),
     RecoveryPhase.VERIFIED: ("Verified: the first iteration", colours.BEST_EFFORT),
@@ -55,7 +55,7 @@ def figure(data: PhasesShown) -> go.Figure | None:
             x=[span.seconds(data.now) * 1000.0 for span in data.spans],
             orientation="h",
             marker={"color": [PHASE_LOOKS[span.phase][1] for span in data.spans]},
-            text=[_length(span.seconds(data.now)) for span in data.spans],
+            text=[duration_text(span.seconds(data.now)) for span in data.spans],
             textposition="auto",
             customdata=texts,
             hovertemplate="%{customdata}<br>%{text}<br>from %{base|%H:%M:%S.%L} UTC<extra></extra>",
@@ -70,16 +70,12 @@ def figure(data: PhasesShown) -> go.Figure | None:
     return drawn
 
 
-def _length(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60.0 else duration_text(seconds)
-
-
 PANEL = Panel(
     title="Phases",
     load=load,
     figure=figure,
-    empty="No phase is known.",
+    empty="No phase was recorded.",
     refresh_on=("changed", "metrics"),
-    note="A phase lasts until the next one begins. Times are those of reports, not of looks at them.",
+    note="A phase lasts until the next one begins. Times are those of the agents' reports.",
     height=300,
 )

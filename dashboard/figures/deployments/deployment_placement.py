@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from dashboard.figures.jobs.expert_heat import heat_map, layer_name
 from dashboard.figures.panel import Panel, plain_text
 from deployments.selectors.experts import deployment_experts
+from scheduling.core.question.quantities import duration_text
 
 _SCALE = [[0.0, "#e9edf5"], [1.0, "#1f3f8f"]]
 
@@ -49,7 +50,8 @@ def caption(experts: dict[str, Any]) -> str:
     return (
         f"Ranks of servers that have each expert in the newest pass. The fullest server computes {load:.2f} "
         f"times the mean, {even:.2f} with even places. The first server swapped {experts['swaps']:,} experts "
-        f"in {experts['swap_seconds']:.1f} s, for which batches waited {experts['waited_seconds']:.1f} s."
+        f"in {duration_text(experts['swap_seconds'])}, for which batches waited "
+        f"{duration_text(experts['waited_seconds'])}."
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from punctual.cli import options, output, session
-from punctual.client.durations import parse_duration
+from punctual.client.durations import format_duration, parse_duration
 from punctual.errors import InvalidInputError
 
 inference_app = typer.Typer(help="List inference clusters; lend and reclaim their servers by hand.")
@@ -74,7 +74,7 @@ def show(name: ClusterName, as_json: options.Json = False) -> None:
         ("usage is", _source(standing["usage"])),
         ("needed, to be on loan", f"{decision.get('need', '-')}, {decision.get('target', '-')} servers"),
         ("missing", f"{decision.get('shortfall', '-')} servers"),
-        ("held at least", f"{found['minimum_hold_seconds']:g} s"),
+        ("held at least", format_duration(found["minimum_hold_seconds"])),
         ("scheduled by", _scheduler(found)),
     ]
     output.print_facts(facts)
@@ -127,7 +127,7 @@ def _reclaim_row(order: dict[str, Any]) -> tuple[Any, ...]:
         order["created_at"][:19], "reclaim", order["source"], output.state_text(order["state"]),
         names or f"{order['count']} wanted",
         "-" if order["preempted_jobs"] is None else order["preempted_jobs"],
-        "-" if seconds is None else f"{seconds:.1f} s",
+        "-" if seconds is None else format_duration(seconds),
     )  # fmt: skip
 
 
@@ -209,7 +209,9 @@ def create(name: ClusterName, as_json: options.Json = False) -> None:
 @inference_app.command("lending")
 def lending(
     name: ClusterName,
-    switch: Annotated[str, typer.Argument(metavar="on|off")],
+    switch: Annotated[
+        str, typer.Argument(metavar="on|off", help="on: servers are lent while their load is low.")
+    ],
     as_json: options.Json = False,
 ) -> None:
     """Switch lending on or off (operator). Servers on loan stay until they are reclaimed."""
@@ -226,7 +228,12 @@ def lending(
 @inference_app.command("set")
 def change(
     name: ClusterName,
-    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...")],
+    settings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME=VALUE...", help="Settings as `punctual inference show --json` names them."
+        ),
+    ],
     as_json: options.Json = False,
 ) -> None:
     """Change settings (operator), such as minimum_hold_seconds=600 or forecaster=ridge."""

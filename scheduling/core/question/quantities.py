@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 MEBIBYTE, GIBIBYTE = 1024**2, 1024**3
+_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
 def duration_text(seconds: float) -> str:
-    """A duration in its two largest units: ``1 h 20 min``, ``12.5 s``."""
-    if seconds < 60:
+    """A duration in its two largest units: ``1 h 20 min``, ``8 min 35 s``, ``12.5 s``, ``-2 min``."""
+    if seconds < 0:
+        return f"-{duration_text(-seconds)}"
+    if round(seconds, 1) < 60:
         return f"{seconds:.3g} s"
     total = round(seconds)
-    parts: list[str] = []
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        amount, total = divmod(total, size)
-        if amount:
-            parts.append(f"{amount} {unit}")
-        if len(parts) == 2:
-            break
-    return " ".join(parts)
+    size, unit, part_size, part_unit = next(units for units in _UNITS if total >= units[0])
+    whole, part = total // size, total % size // part_size
+    return f"{whole:,} {unit} {part} {part_unit}" if part else f"{whole:,} {unit}"
 
 
 def gpus_text(gpus: int) -> str:

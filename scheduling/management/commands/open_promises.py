@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
+from scheduling.core.question.quantities import duration_text
 from scheduling.selectors.jobs.promises import open_promises
-from scheduling.selectors.jobs.standing import duration
 
 _MOST_NAMED = 10
 
@@ -28,7 +28,7 @@ class Command(BaseCommand):
         self.stdout.write("Stopping the platform breaks open promises unless it runs again in time:")
         for promise in found[:_MOST_NAMED]:
             left = (
-                f"within {duration(promise.spare_seconds)}"
+                f"within {duration_text(promise.spare_seconds)}"
                 if promise.spare_seconds > 0
                 else "at once: there is no time to spare"
             )

@@ -12,12 +12,12 @@ from datetime import datetime
 from django.db.models import Prefetch, QuerySet
 
 from scheduling.choices import JobEventKind, JobState, PromiseOutcome, VoidReason
+from scheduling.core.question.quantities import duration_text
 from scheduling.models import Job, JobEvent
 from scheduling.selectors.jobs.job_times import planned_finish_at
 
 _HISTORY_ATTRIBUTE = "history_of_a_miss"
 _KINDS_OF_A_MISS = (JobEventKind.INTERRUPTED, JobEventKind.AT_RISK, JobEventKind.LATE)
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _VOID = {
     VoidReason.PAUSED: "its owner paused it",
     VoidReason.CANCELLED: "it was cancelled",
@@ -81,20 +81,20 @@ def _history(job: Job) -> list[JobEvent]:
 def _overdue(job: Job, now: datetime) -> str:
     assert job.deadline_at is not None
     if job.finished_at is not None:
-        late = duration((job.finished_at - job.deadline_at).total_seconds())
+        late = duration_text((job.finished_at - job.deadline_at).total_seconds())
         return (
             f"it ended {late} after its deadline"
             if job.state == JobState.COMPLETED
             else "it did not complete"
         )
-    passed = duration((now - job.deadline_at).total_seconds())
+    passed = duration_text((now - job.deadline_at).total_seconds())
     return f"its deadline passed {passed} ago at iteration {job.iterations_done:,} of {job.max_iterations:,}"
 
 
 def _against(job: Job, now: datetime) -> str:
     if job.deadline_at is None or job.finished_at is None:
         return ""
-    return f", {duration((job.deadline_at - job.finished_at).total_seconds())} before the deadline"
+    return f", {duration_text((job.deadline_at - job.finished_at).total_seconds())} before the deadline"
 
 
 def _plan(job: Job) -> str:
@@ -107,7 +107,7 @@ def _plan(job: Job) -> str:
         return f" It is planned to end at {at}."
     seconds = (finish - job.deadline_at).total_seconds()
     return (
-        f" It is planned to end at {at}, {duration(seconds)} {'after' if seconds > 0 else 'before'} its "
+        f" It is planned to end at {at}, {duration_text(seconds)} {'after' if seconds > 0 else 'before'} its "
         f"deadline."
     )
 
@@ -125,14 +125,3 @@ def _why(job: Job) -> str:
         since = at_risk[0].happened_at
         return f"No plan had met the deadline since {since:%Y-%m-%d %H:%M:%S} UTC.{_plan(job)}"
     return f"Its work took longer than planned.{_plan(job)}"
-
-
-def duration(seconds: float) -> str:
-    """Return the two largest units of a duration: `2 h 5 min`, `48 s`."""
-    left = round(abs(seconds))
-    for place, (length, name) in enumerate(_UNITS):
-        if left >= length:
-            whole, rest = divmod(left, length)
-            part = rest // _UNITS[place + 1][0] if place + 1 < len(_UNITS) else 0
-            return f"{whole} {name} {part} {_UNITS[place + 1][1]}" if part else f"{whole} {name}"
-    return "0 s"

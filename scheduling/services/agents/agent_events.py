@@ -270,7 +270,7 @@ def _profile_done(
         record(
             job,
             JobEventKind.MEASURED_SINCE,
-            f"Its speed is known on up to {known} now; submitted again, it is decided by that.",
+            f"Its speed is now known on up to {known}; a new submission is decided with that.",
         )
     planning_fact_changed(cluster)
     wake("plan", trigger=f"profile of {job.pk} is ready")

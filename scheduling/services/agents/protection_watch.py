@@ -21,6 +21,7 @@ from scheduling.choices import (
     RecoveryKind,
     RecoveryOutcome,
 )
+from scheduling.core.question.quantities import duration_text
 from scheduling.models import Assignment, Incident, Job, JobProtection, Recovery
 from scheduling.selectors.recovery.memory_states import REPORTS_SECONDS, MemoryState, memory_states
 from scheduling.services.verdicts.incidents import resolve, saw_once
@@ -163,8 +164,8 @@ def _too_old(cluster: Cluster, states: dict[str, MemoryState], now: datetime) ->
         if worst is not None and (worst.seconds or 0.0) > most:
             found.add(job_id)
             message = (
-                f"Were {worst.name} lost now, it would train {worst.seconds:.0f} s again; its promise counts "
-                f"on {most:.0f} s at most"
+                f"If {worst.name} were lost now, the job would repeat {duration_text(worst.seconds or 0.0)} "
+                f"of training; its promise allows for {duration_text(most)}"
             )
             saw_once(cluster, Incident.Kind.TOO_OLD, message, job=job, now=now)
     return found

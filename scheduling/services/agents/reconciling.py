@@ -26,6 +26,7 @@ from scheduling.choices import (
     JobState,
     Purpose,
 )
+from scheduling.core.question.quantities import duration_text
 from scheduling.life_cycle.events import MAXIMUM_FAILURES
 from scheduling.life_cycle.steps import next_steps
 from scheduling.models import Assignment, Generation, Job
@@ -143,7 +144,7 @@ def _paused_but_holding(look: _Look) -> str:
     if live is not None and job.checkpoint is not None:
         job.iterations_done = min(job.iterations_done, job.checkpoint.iteration)
         job.save(update_fields=["iterations_done"])
-    return f"it was paused and had not left its GPUs after {longest:.0f} s"
+    return f"it was paused and had not left its GPUs after {duration_text(longest)}"
 
 
 def _stopped_for_nobody(look: _Look) -> str:
@@ -163,8 +164,8 @@ def _waits_for_ever(look: _Look) -> str:
     longest = bounds.handover_seconds + bounds.suspending_seconds + bounds.silence_seconds
     if (look.now - coming.created_at).total_seconds() <= longest:
         return ""
-    give_up(look.job, f"its GPUs were not free after {longest:.0f} s", look.cluster)
-    return f"it waited {longest:.0f} s for GPUs that were not left"
+    give_up(look.job, f"its GPUs were not free after {duration_text(longest)}", look.cluster)
+    return f"it waited {duration_text(longest)} for GPUs that were not left"
 
 
 def _waits_for_the_silent(look: _Look) -> str:

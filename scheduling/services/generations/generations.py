@@ -267,8 +267,8 @@ def _prefer_memory(
     record(
         job,
         JobEventKind.RECOVERING,
-        f"Takes its state from the memory of servers, where generation {point.generation.number} has "
-        f"left iteration {point.iteration} or a later one.",
+        f"Loads its state from the servers' memory, where generation {point.generation.number} left "
+        f"iteration {point.iteration} or a later one.",
         generation=generation.number,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduling.choices import GenerationState, JobEventKind, StateSource
+from scheduling.core.question.quantities import duration_text
 from scheduling.models import Generation, Job
 from scheduling.selectors.recovery.state_sources import sources_of_shards
 from scheduling.services.rows.records import record
@@ -40,9 +41,9 @@ def tell_pause(job: Job, generation: Generation) -> None:
     record(
         job,
         JobEventKind.STATE_TAKEN,
-        f"Restarted in {generation.pause_seconds:.2f} s: "
-        f"{waiting:.2f} s until its state was there, {loading:.2f} s to load it, {rest:.2f} s for the "
-        f"iteration. Of {counted.total()} shards: {read}.",
+        f"Restarted in {duration_text(generation.pause_seconds)}: "
+        f"{duration_text(waiting)} until its state was there, {duration_text(loading)} to load it, "
+        f"{duration_text(rest)} for the iteration. Of {counted.total()} shards: {read}.",
         generation=generation.number,
     )
 

@@ -20,6 +20,7 @@ from scheduling.choices import (
     RecoveryOutcome,
     StateSource,
 )
+from scheduling.core.question.quantities import duration_text
 from scheduling.models import Assignment, Generation, Job, Recovery
 from scheduling.selectors.recovery.memory_points import PointsInMemory
 from scheduling.selectors.recovery.state_sources import sources_of
@@ -157,9 +158,9 @@ def conclude(found: Recovery, generation: Generation) -> None:
     record(
         found.job,
         JobEventKind.RECOVERED,
-        f"Trains again {found.down_seconds(found.running_at):.1f} s after the failure was noticed, from "
-        f"iteration {found.iteration_resumed} ({came_from}); {found.iterations_lost()} iterations are done "
-        "again.",
+        f"Trains again {duration_text(found.down_seconds(found.running_at))} after the failure was noticed, "
+        f"from iteration {found.iteration_resumed} ({came_from}), and repeats {found.iterations_lost()} "
+        "iterations.",
         generation=generation.number,
     )
 

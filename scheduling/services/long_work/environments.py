@@ -17,6 +17,7 @@ from django.db import transaction
 
 from cluster.choices import WorkState
 from scheduling.choices import TERMINAL_STATES
+from scheduling.core.question.quantities import duration_text
 from scheduling.life_cycle.instructions import Fail
 from scheduling.models import Environment, Job
 from scheduling.selectors.jobs.environments import build_order
@@ -57,7 +58,7 @@ def _build(attempt: TaskAttempt[Environment]) -> bool:
             ok, output = installer.install(environment.requirements, overlay)
             attempt.told()
         except TookTooLong:
-            too_long = f"The installation did not end within {BUILD_LIMIT_SECONDS} seconds.\n"
+            too_long = f"The installation did not end within {duration_text(BUILD_LIMIT_SECONDS)}.\n"
             ok, output = False, installer.output() + too_long
         if ok:
             uri, size = _store(attempt, Path(folder), overlay)

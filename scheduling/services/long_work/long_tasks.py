@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from cluster.choices import FINAL_WORK_STATES, WorkState
 from cluster.models.leased_work import LeasedWork
+from scheduling.core.question.quantities import duration_text
 from scheduling.services.rows.wakeups import MESSAGE_LASTS, wake
 
 log = structlog.get_logger(__name__)
@@ -301,5 +302,5 @@ class TaskAttempt(Generic[Row]):
             self._stop = CancelledByOperator()
         elif time.monotonic() > self._ends_at:
             self._stop = TookTooLong(
-                f"It ran for {self._longest_seconds:.0f} s, longer than it may; ask for less."
+                f"It ran for {duration_text(self._longest_seconds or 0.0)}, longer than it may; ask for less."
             )

@@ -195,8 +195,8 @@ def _take_up(job: Job, curve: ScalingCurve) -> int:
         record(
             current,
             JobEventKind.PLAN_TAKEN_UP,
-            f"Plans of its gradients ({curve.plan_family}) were measured and are faster: it follows them "
-            "from its next change of GPUs on.",
+            f"Plans of its gradients ({curve.plan_family}) were measured and are faster; the job uses "
+            "them from its next change of GPUs.",
         )
         planning_fact_changed(cluster)
         wake("plan", trigger=f"{job.pk} takes a communication plan up")

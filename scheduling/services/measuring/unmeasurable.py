@@ -15,6 +15,7 @@ from cluster.choices import WorkState
 from cluster.models import Cluster
 from punctual.protocol.limits import MEMORY_EXCEEDED
 from scheduling.choices import CurveState
+from scheduling.core.question.quantities import duration_text
 from scheduling.life_cycle.instructions import Fail
 from scheduling.models import Environment, Job, ScalingCurve
 from scheduling.models.functions import UNREAD_OF_VERSION
@@ -120,5 +121,5 @@ class _Known:
         if job.curve is not None and broken_off >= MAXIMUM_ATTEMPTS:
             cause = self._causes.get(job.pk) or "no cause was reported"
             return f"measuring its function was broken off {MAXIMUM_ATTEMPTS} times, at last because: {cause}"
-        limit = f"{self._limit_seconds:.0f} s"
+        limit = duration_text(self._limit_seconds)
         return f"measuring its function took longer than {limit} {MAXIMUM_TIMEOUTS} times, imports included"

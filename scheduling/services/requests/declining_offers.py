@@ -35,7 +35,7 @@ def job_decline_offer(*, job: Job, actor: User) -> Job:
     record(
         job,
         JobEventKind.OFFER_DECLINED,
-        f"{actor.username} declined the offer; what was held for it is free.",
+        f"{actor.username} declined the offer; its capacity is free again.",
         actor=actor.username,
     )
     planning_fact_changed(cluster)

@@ -82,7 +82,7 @@ def offer_create(job: Job, found: FoundOffer, quotas: PromiseQuotas) -> dict[str
         job,
         JobEventKind.OFFER,
         f"{deadline_at:%Y-%m-%d %H:%M:%S} UTC could be promised; held until {valid_until:%H:%M:%S} UTC. "
-        "Accepted before that, it is promised as much earlier as there is room.",
+        "Accepting sooner gives an earlier deadline if there is room.",
     )
     seconds = seconds_from_acceptance(
         deadline_at.timestamp(), valid_until.timestamp(), job.cluster.slot_seconds

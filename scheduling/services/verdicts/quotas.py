@@ -18,6 +18,7 @@ from projects.prepared import PreparedValues
 from projects.selectors import project_quota, user_quota
 from projects.services.openness import lock_open_project
 from scheduling.choices import TERMINAL_STATES, OfferState, Purpose, ServiceClass
+from scheduling.core.question.quantities import duration_text
 from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Bundle, Environment, Generation, Job, Offer
 from scheduling.selectors.jobs.environments import UNBUILT_STATES
@@ -159,8 +160,9 @@ def profiling_refusal(project: Project, now: datetime) -> str | None:
             spent += (end - begin).total_seconds() - stopped_seconds(outages[cluster_id], begin, end)
         if spent >= limit.amount:
             return (
-                f"{limit.whose} measured functions for {spent:.0f} s within a day and may for "
-                f"{limit.amount:g} s; it goes on when those are a day old, or an operator raises the limit"
+                f"{limit.whose} measured functions for {duration_text(round(spent))} within a day; the limit "
+                f"is {duration_text(limit.amount)}; measuring goes on when the oldest measurements are a day "
+                "old, or when an operator raises the limit"
             )
     return None
 

@@ -103,7 +103,7 @@ def test_after_a_failure_each_rank_reads_what_its_own_server_holds(
         (0, 1, servers[0].pk), (1, 0, servers[1].pk),
     ]  # fmt: skip
     recovering = JobEvent.objects.get(job=again.job_id, kind="recovering")
-    assert "generation 1 has left iteration 40 or a later one" in recovering.message
+    assert "generation 1 left iteration 40 or a later one" in recovering.message
     # Stores may have advanced after the last report: the first iteration shows where the job really resumed.
     became_live(job_of(pair), again, 43, Cluster.objects.get(pk=again.job.cluster_id))
     again.refresh_from_db()

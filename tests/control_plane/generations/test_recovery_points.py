@@ -174,7 +174,7 @@ def test_handover_pause_is_reported_by_part_and_state_source(
     assert (generation.pause_seconds, generation.waiting_seconds) == (0.9, 0.1)
     assert generation.loading_seconds == pytest.approx(0.8)
     message = JobEvent.objects.get(job=generation.job, kind="state_taken").message
-    assert "Restarted in 0.90 s: 0.10 s until its state was there" in message
+    assert "Restarted in 0.9 s: 0.1 s until its state was there" in message
     assert "Of 2 shards: 1 in the memory of the server that read it, 1 from the memory of another" in message
     retire(generation, RetireReason.LET_GO, "test")
     send(servers[0], {"events": [{**first, "id": str(uuid4())}]})

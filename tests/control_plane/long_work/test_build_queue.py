@@ -204,7 +204,7 @@ def test_a_build_that_takes_too_long_fails_with_its_output(
     assert not build_next_environment()
     environment = fresh(environment)
     assert environment.state == WorkState.FAILED
-    assert environment.log.endswith("The installation did not end within 0 seconds.\n")
+    assert environment.log.endswith("The installation did not end within 0 s.\n")
 
 
 def test_shared_requirements_cannot_be_cancelled_by_one_project(person: User) -> None:

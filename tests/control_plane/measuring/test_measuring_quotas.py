@@ -63,7 +63,7 @@ def test_a_quota_that_is_used_up_is_named_at_once(
     other = submit(seconds=3600, version=another(project))
     let_pass(1)
     run_planner()
-    refusal = f"Project {project.name} measured functions for 1 s within a day and may for 0 s"
+    refusal = f"Project {project.name} measured functions for 1 s within a day; the limit is 0 s"
     assert verdict_of(Job.objects.get(pk=other.pk)).reason.startswith(f"Not measured yet: {refusal}")
     (incident,) = Incident.objects.filter(kind="no_quota", resolved_at=None)
     assert (incident.job_id, incident.message.startswith(refusal)) == (other.pk, True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulation.reports.figures import drawings
 from simulation.reports.gpus_by_job import pieces
 from simulation.reports.measures import mean_utilisation
-from simulation.reports.style import duration, log_ticks, time_unit
+from simulation.reports.style import log_ticks, time_unit
 from tests.simulation.reports.outcomes import (
     allocation_rows,
     best_effort,
@@ -156,16 +156,6 @@ def test_names_of_jobs_cannot_carry_markup_into_a_figure():
     )  # fmt: skip
     figure = by_name(run)["jobs_gpus"].figure
     assert figure.layout.yaxis.ticktext == ("&lt;b&gt;bold&lt;/b&gt;",)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0, "0 s"), (4.25, "4.25 s"), (42.4, "42.4 s"), (750, "12 min 30 s"), (7200, "2 h"),
-    (11_100, "3 h 5 min"),
-     (187_200, "2 d 4 h"), (-90, "-1 min 30 s")],
-)  # fmt: skip
-def test_durations_are_printed_in_two_units(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_a_time_axis_has_a_unit_that_suits_its_length():
