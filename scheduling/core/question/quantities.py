@@ -15,7 +15,7 @@ def duration_text(seconds: float) -> str:
     total = round(seconds)
     size, unit, part_size, part_unit = next(units for units in _UNITS if total >= units[0])
     whole, part = total // size, total % size // part_size
-    return f"{whole:,} {unit} {part} {part_unit}" if part else f"{whole:,} {unit}"
+    return f"{whole} {unit} {part} {part_unit}" if part else f"{whole} {unit}"
 
 
 def gpus_text(gpus: int) -> str:
