@@ -1,4 +1,4 @@
-"""Durations, GPUs and memory as sentences for people write them."""
+"""Texts of durations, GPUs and memory for people."""
 
 from __future__ import annotations
 
