@@ -16,7 +16,7 @@ MINUTES ?= 10
 # Of faults in `make chaos`: seeds 1 to SCHEDULES, or SEED alone; CLOCK=1, SERVERS=1, RESERVE=2, PLANT=short-fence
 SCHEDULES ?= 200
 
-.PHONY: help setup setup-dev run demo status down nine test test-live test-all test-gpu chaos hostile images test-images core database lint style types contracts check drift format openapi screenshots bench lock clean
+.PHONY: help setup setup-dev run demo status down nine test test-live test-all test-gpu chaos hostile images test-images core database lint style types contracts check drift format openapi schema screenshots bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ drift: setup-dev ## Django's own checks, forgotten migrations, drift of the Open
 
 format: setup-dev ## Format the code and sort its imports
 	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format .
+
+schema: setup-dev ## Write launch/schema.sql from the migrations
+	@$(PY) -m tests.schema
 
 openapi: setup-dev ## Write docs/openapi.yaml from the code
 	@$(PY) manage.py spectacular --file docs/openapi.yaml --validate

@@ -1,8 +1,14 @@
-"""Bringing the database's schema up to date, by one starter at a time."""
+"""Bringing the database's schema up to date, by one starter at a time.
+
+An empty database gets the schema as it is after all migrations from `schema.sql`, in a second of PostgreSQL.
+Applying the migrations costs ten seconds of Django. `make schema` writes the file anew; a test compares the
+two.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import psycopg2
@@ -13,6 +19,8 @@ from launch.folders import PROJECT
 
 #: Any constant: an advisory lock of this number means "a migration runs".
 _LOCK_NUMBER = 7_302_114_556_910
+#: Statements of the schema. The first line names the migrations that it is of.
+SCHEMA = PROJECT / "launch" / "schema.sql"
 
 
 def migrate(database_url: str, commands: ManagementCommands) -> None:
@@ -33,10 +41,32 @@ def migrate(database_url: str, commands: ManagementCommands) -> None:
             # A session's lock: it ends with this connection, whatever happens.
             cursor.execute("SELECT pg_advisory_lock(%s)", [_LOCK_NUMBER])
             if not has_all(cursor):
-                commands.run("migrate", "--no-input", "-v", "1", timeout_seconds=600.0)
+                if not load_schema(cursor):
+                    commands.run("migrate", "--no-input", "-v", "1", timeout_seconds=600.0)
                 note_applied(cursor)
     finally:
         connection.close()
+
+
+def load_schema(cursor: Any) -> bool:
+    """Make the schema of an empty database from the file, all or nothing. Return False, and do nothing, if
+    the database has tables or the file is of other migrations."""
+    cursor.execute("SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = 'public')")
+    (has_tables,) = cursor.fetchone()
+    first, _, statements = SCHEMA.read_text(encoding="utf-8").partition("\n")
+    if has_tables or first != schema_head():
+        return False
+    cursor.execute(statements)
+    return True
+
+
+def schema_head() -> str:
+    """Return the first line of a current `schema.sql`."""
+    (django,) = re.findall(r"^django==.*$", (PROJECT / "constraints.txt").read_text(), re.MULTILINE)
+    made = hashlib.sha256(django.encode())
+    for source in sorted(PROJECT.glob("*/migrations/*.py")):
+        made.update(f"{source.relative_to(PROJECT)} ".encode() + source.read_bytes())
+    return f"-- The schema after the migrations {made.hexdigest()[:32]}, written by `make schema`."
 
 
 def note_applied(cursor: Any) -> None:

@@ -25,7 +25,7 @@ class Command(BaseCommand):
         "Create the cluster, a demo user, an operator, the demo project, and a token for each --agent. "
         "Prints JSON."
     )
-    # The launcher has just run Django's checks with the migrations; running them again takes two CPU seconds.
+    # `make test` runs Django's checks; running them at each start takes two CPU seconds.
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
