@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
+from logging.config import dictConfig
+from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 
 from config.celery_settings import PLANNER_LOOKS_EVERY_SECONDS
+from config.logging_settings import LOGGING
 from workers.tasks import broker
 from workers.tasks.database_connections import keep_connections
 from workers.tasks.loaded_kernels import LoadedKernels
@@ -15,15 +19,24 @@ from workers.tasks.queue_tasks import QueueTasks
 from workers.tasks.shared_memory import SharedMemory
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-# The launcher has just run Django's checks with the migrations. Running them again would import all pages and
-# the whole API in each worker and the scheduler: one CPU second and 30 MB per process.
+# `make test` runs Django's checks. Running them at each start would import all pages and the whole API in
+# each worker: one CPU second and 30 MB per process.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 broker.use()
 keep_connections()
-app = Celery("punctual")
+#: The clock only sends messages. It needs no models, whose import would take half of its memory.
+IS_CLOCK = "beat" in sys.argv[1:]
+app = Celery("punctual", fixups=[] if IS_CLOCK else None)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.steps["worker"].update((QueueTasks, LoadedKernels, SharedMemory, PoolWatch))
+
+
+if IS_CLOCK:
+    # As `django.setup` does.
+    @signals.import_modules.connect(weak=False)
+    def _configure_logging(**_: Any) -> None:
+        dictConfig(LOGGING)
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:

@@ -142,15 +142,14 @@ class ControlPlane:
         self._addresses = addresses
         self._environment = environment
 
-    def web(self, *, interpreted: bool) -> ProcessSpecification:
-        """Return the REST API and dashboard. ``interpreted``: its workers will be replaced when the machine
-        code is ready, so they do not share preloaded imports."""
-        command = self._gunicorn("config.wsgi", self._addresses.web_port, workers=2, shared=not interpreted)
+    def web(self) -> ProcessSpecification:
+        """Return the REST API and dashboard."""
+        command = self._gunicorn("config.wsgi", self._addresses.web_port, workers=2)
         return self._http("web", command, self._addresses.web_url, UNTIL_COMPILED)
 
     def agent_api(self) -> ProcessSpecification:
         """Return the agents' API, a separate process so that requests of people do not starve agents."""
-        command = self._gunicorn("config.wsgi_agents", self._addresses.agent_port, workers=1, shared=False)
+        command = self._gunicorn("config.wsgi_agents", self._addresses.agent_port, workers=1)
         return replace(self._http("agent-api", command, self._addresses.agent_url), comes_first=True)
 
     def streams(self) -> ProcessSpecification:
@@ -218,13 +217,13 @@ class ControlPlane:
             stop_grace_seconds=3.0,
         )
 
-    def _gunicorn(self, application: str, port: int, *, workers: int, shared: bool) -> list[str]:
-        # Several workers share what was imported before they were forked (`config/preloading.py`).
-        preload = ["--preload"] if shared else []
+    def _gunicorn(self, application: str, port: int, *, workers: int) -> list[str]:
+        # The master and its workers share what was imported before the fork (`config/preloading.py`): no
+        # kernels, so workers of a later fork find the machine code that was compiled meanwhile.
         return [
             sys.executable, "-m", "gunicorn", f"{application}:application",
-            "-k", "config.serving.workers.FrontWorker", "-w", str(workers), *preload, "--no-control-socket",
-            "--bind", f"{self._addresses.host}:{port}",
+            "-k", "config.serving.workers.FrontWorker", "-w", str(workers), "--preload",
+            "--no-control-socket", "--bind", f"{self._addresses.host}:{port}",
             "--graceful-timeout", "4", "--timeout", "90", "--log-level", "warning",
         ]  # fmt: skip
 

@@ -114,7 +114,7 @@ class Supervisor:
         control_plane = ControlPlane(folders, addresses, environment)
         # First, because people open its pages.
         with self._progress.step("web server"):
-            self._start_all([control_plane.web(interpreted=first_start and compiling.is_running)])
+            self._start_all([control_plane.web()])
         # They need no rows of the bootstrap, so they start in parallel with it.
         loading = [self._begin(each) for each in (control_plane.agent_api(), control_plane.streams())]
         agents = LocalAgents(settings, folders, addresses, credentials)
@@ -219,10 +219,14 @@ class Supervisor:
             self._progress.say("    the decision core is compiled meanwhile; it is interpreted until then")
             self._compiling_meanwhile = compiling
             self._compiled_planner = control_plane.celery("planner", node_name="compiled-planner")
-        with self._progress.step("Celery workers and beat"):
-            workers = self._celery_workers(control_plane)
-            self._start_all([*workers, control_plane.beat()])
+        with self._progress.step("planner, control tasks and beat"):
+            workers = {worker.name: worker for worker in self._celery_workers(control_plane)}
+            # First, because jobs wait for decisions: fewer processes load at once.
+            deciding = [workers.pop(f"celery-{queue}") for queue in ("planner", "control")]
+            self._start_all([*deciding, control_plane.beat()])
         self._compiling.unlink(missing_ok=True)
+        with self._progress.step("Celery workers of long tasks"):
+            self._start_all(list(workers.values()))
 
     def _look_at_the_compiler(self) -> None:
         """Restart the processes that decide once the machine code is ready."""

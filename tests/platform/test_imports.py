@@ -19,6 +19,7 @@ COMPILERS = {"numba", "llvmlite", "scipy", "sympy"}
 TRAINING = {"torch"}
 PAGES = {"plotly", "config.urls", "dashboard.views"}
 SERVER = {"django", "celery"}
+MODELS = {"django.db.models", "rest_framework"}
 COMPUTING = ARRAYS | COMPILERS | TRAINING
 
 CELERY = "from config.celery import app; app.loader.import_default_modules(); app.finalize()"
@@ -27,7 +28,7 @@ PROCESSES: dict[str, tuple[str, set[str]]] = {
     "web": ("import config.wsgi", COMPUTING),
     "agent-api": ("import config.wsgi_agents", COMPUTING | PAGES),
     "streams": ("import config.asgi, config.urls_streams", COMPUTING | PAGES),
-    "beat": (CELERY, COMPUTING | PAGES),
+    "beat": (f"import sys; sys.argv[1:] = ['beat']; {CELERY}", COMPUTING | PAGES | MODELS),
     **{
         queue: (
             f"{CELERY}; from workers.tasks.queue_tasks import import_tasks; import_tasks([{queue!r}])",
