@@ -81,6 +81,7 @@ TEMPLATES = [
 ]
 
 DATABASES = {"default": env.db_url("DATABASE_URL", "postgres://punctual@localhost/punctual")}
+DATABASES["default"]["ENGINE"] = "projects.postgresql"
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("DATABASE_CONN_MAX_AGE", 60)
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DATABASES["default"]["TEST"] = {"NAME": env.str("TEST_DATABASE_NAME", "test_punctual")}

@@ -52,6 +52,16 @@ def test_the_next_task_has_the_connection_of_the_last_one() -> None:
     assert len({backend_of_a_task() for _ in range(3)}) == 1
 
 
+def test_a_kept_connection_is_looked_at_without_a_statement() -> None:
+    backend = backend_of_a_task()
+    assert connection.is_usable()
+    other = psycopg2.connect(**connection.get_connection_params())
+    with other, other.cursor() as cursor:
+        cursor.execute("select query from pg_stat_activity where pid = %s", [backend])
+        assert cursor.fetchone() == ("select pg_backend_pid()",)
+    other.close()
+
+
 def test_a_connection_that_was_lost_between_tasks_harms_none() -> None:
     before = backend_of_a_task()
     other = psycopg2.connect(**connection.get_connection_params())
