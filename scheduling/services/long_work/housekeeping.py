@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import fsspec
@@ -97,29 +99,45 @@ def trim_logs(now: datetime) -> None:
             oldest.save(update_fields=["text"])
 
 
+_OF_A_CHECKPOINT = (
+    "uri", "iteration", "generation", "stored_at", "complete_at",
+    "job__state", "job__finished_at", "job__checkpoint_id",
+)  # fmt: skip
+
+
 def delete_old_checkpoints(now: datetime) -> None:
     """Keep a running job's last two complete states and those being written, a failed job's last state for
     a week, and any other finished job's states for an hour."""
     live = Checkpoint.objects.filter(deleted_at__isnull=True).select_related("job")
-    for job_id in live.order_by().values_list("job_id", flat=True).distinct():
-        job = Job.objects.get(pk=job_id)
-        finished = job.state in TERMINAL_STATES and job.finished_at is not None
-        keeps_last = not finished
-        if finished and job.finished_at is not None:
-            if now - job.finished_at < _KEPT_AFTER_AN_END:
-                continue
-            keeps_last = job.state == JobState.FAILED and now - job.finished_at < KEPT_AFTER_A_FAILURE
-        kept = 0 if finished else KEPT_CHECKPOINTS
-        stored = job.checkpoints.filter(deleted_at__isnull=True).order_by("-iteration", "-generation")
-        complete, incomplete = (stored.filter(complete_at__isnull=missing) for missing in (False, True))
-        # The latest incomplete checkpoints may still become complete.
-        begun = incomplete.order_by("-stored_at")
-        for checkpoint in [*complete[kept:], *begun[kept:]]:
-            if checkpoint.pk != job.checkpoint_id or not keeps_last:
-                _delete(checkpoint, now)
+    by_job: dict[str, list[Checkpoint]] = defaultdict(list)
+    for checkpoint in live.only(*_OF_A_CHECKPOINT).order_by("job"):
+        by_job[checkpoint.job_id].append(checkpoint)
+    unneeded = [one for of_job in by_job.values() for one in _unneeded(of_job[0].job, of_job, now)]
+    deleted = [checkpoint.pk for checkpoint in unneeded if _delete_files(checkpoint)]
+    if deleted:
+        Checkpoint.objects.filter(pk__in=deleted).update(deleted_at=now)
 
 
-def _delete(checkpoint: Checkpoint, now: datetime) -> None:
+def _unneeded(job: Job, stored: Sequence[Checkpoint], now: datetime) -> list[Checkpoint]:
+    """Return those of a job's stored checkpoints that are not kept."""
+    finished_at = job.finished_at if job.state in TERMINAL_STATES else None
+    keeps_last = finished_at is None
+    if finished_at is not None:
+        if now - finished_at < _KEPT_AFTER_AN_END:
+            return []
+        keeps_last = job.state == JobState.FAILED and now - finished_at < KEPT_AFTER_A_FAILURE
+    kept = KEPT_CHECKPOINTS if finished_at is None else 0
+    complete = [one for one in stored if one.complete_at is not None]
+    complete.sort(key=lambda one: (one.iteration, one.generation), reverse=True)
+    # The latest incomplete checkpoints may still become complete.
+    begun = [one for one in stored if one.complete_at is None]
+    begun.sort(key=lambda one: one.stored_at, reverse=True)
+    rest = [*complete[kept:], *begun[kept:]]
+    return [one for one in rest if one.pk != job.checkpoint_id or not keeps_last]
+
+
+def _delete_files(checkpoint: Checkpoint) -> bool:
+    """Return whether none of the checkpoint's files are left."""
     filesystem, path = fsspec.core.url_to_fs(checkpoint.uri)
     try:
         filesystem.rm(path, recursive=True)
@@ -127,5 +145,5 @@ def _delete(checkpoint: Checkpoint, now: datetime) -> None:
         pass
     except OSError as error:
         log.warning("checkpoint not deleted", uri=checkpoint.uri, error=str(error))
-        return
-    Checkpoint.objects.filter(pk=checkpoint.pk).update(deleted_at=now)
+        return False
+    return True
