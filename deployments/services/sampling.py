@@ -26,10 +26,7 @@ _SUMMED = ("requests", "inputs", "failed", "refused", "rejected", "batches", "bu
 
 
 def measure_deployments() -> None:
-    """Take a sample of each deployment, and decide how many servers it needs.
-
-    Samples, and replicas that are gone, are deleted after a day.
-    """
+    """Take a sample of each deployment, and decide how many servers it needs."""
     now = timezone.now()
     measured = Deployment.objects.filter(state__in=MEASURED_STATES).select_related("inference_cluster")
     for deployment in measured.order_by("pk"):
@@ -39,6 +36,10 @@ def measure_deployments() -> None:
             if deployment.state in MEASURED_STATES:
                 _note_latency(deployment, _take_sample(deployment, now))
                 _scale(deployment)
+
+
+def forget_old_samples(now: datetime) -> None:
+    """Delete samples, and replicas that are gone, after a day."""
     DeploymentSample.objects.filter(ended_at__lt=now - KEPT_FOR).delete()
     Replica.objects.filter(gone_at__lt=now - KEPT_FOR).delete()
 

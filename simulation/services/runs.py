@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django.db import transaction
 from django.db.models import Count, Q
 from django.utils import timezone
 
@@ -44,7 +43,6 @@ def sweep_runs() -> int:
     return RUNS.sweep() + _wake_comparisons()
 
 
-@transaction.atomic
 def _wake_comparisons() -> int:
     late = timezone.now() - COMPARISON_LATE
     done = Q(runs__state=WorkState.DONE, runs__finished_at__lt=late)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.db.models import Value
 from django.utils import timezone
 
 from scheduling.services.agents import lease_clock
@@ -27,6 +28,7 @@ class SimulatedTime:
         monkeypatch.setattr(sys.modules[__name__], "_present", self)
         monkeypatch.setattr(timezone, "now", self.now)
         monkeypatch.setattr(lease_clock, "now", self.now)
+        monkeypatch.setattr(lease_clock, "clock", lambda: Value(self._now))
         monkeypatch.setattr(
             lease_clock, "read", lambda: lease_clock.Reading(self._now, "simulated", self._now.timestamp())
         )

@@ -60,6 +60,7 @@ def keep_house() -> None:
     """Delete expired rows."""
     housekeeping.keep_house()
     forget_old_usage(timezone.now())
+    sampling.forget_old_samples(timezone.now())
 
 
 @shared_task(name="workers.tasks.sweep_long_tasks", **RETRY)

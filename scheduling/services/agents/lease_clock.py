@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from django.db import connection
+from django.db.models import DateTimeField, Func, Value
 
 #: A smaller difference is no jump: the two clocks are not read at one instant. Far below the fence's margin.
 JUMP_SECONDS = 0.5
@@ -41,6 +42,11 @@ class Watch:
     checked_at: datetime | None
     hold_until: datetime | None
     offsets: Mapping[str, float]
+
+
+def clock() -> Func | Value:
+    """Return the database's clock as an expression: its time when the statement runs."""
+    return Func(function="clock_timestamp", output_field=DateTimeField())
 
 
 def now() -> datetime:

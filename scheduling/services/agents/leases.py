@@ -26,7 +26,7 @@ from scheduling.life_cycle.events import MAXIMUM_FAILURES
 from scheduling.models import Assignment, Generation, Job, Offer, Recovery, Worker
 from scheduling.other_work import registered
 from scheduling.services.agents import lease_clock
-from scheduling.services.agents.protection_watch import watch_protection
+from scheduling.services.agents.protection_watch import anything_to_watch, watch_protection
 from scheduling.services.agents.reconciling import disturbed, mend_differences
 from scheduling.services.agents.recovering import advance_recoveries, recoveries_under_way
 from scheduling.services.agents.standby import keep_standby, replace_lost
@@ -79,13 +79,17 @@ def _look(cluster: Cluster) -> lease_clock.Watch:
     )
     reading = lease_clock.read()
     watch, jump = lease_clock.look(before, reading, cluster.suspect_seconds, cluster.fence_seconds)
+    looked = {
+        "leases_checked_at": watch.checked_at,
+        "leases_hold_until": watch.hold_until,
+        "leases_clocks": watch.offsets,
+    }
+    away = lease_clock.gap_seconds(before, reading, jump)
+    if not jump and away <= cluster.suspect_seconds:  # as in most looks: one statement
+        Cluster.objects.filter(pk=cluster.pk).update(**looked)
+        return watch
     with transaction.atomic():
-        Cluster.objects.filter(pk=cluster.pk).update(
-            leases_checked_at=watch.checked_at,
-            leases_hold_until=watch.hold_until,
-            leases_clocks=watch.offsets,
-        )
-        away = lease_clock.gap_seconds(before, reading, jump)
+        Cluster.objects.filter(pk=cluster.pk).update(**looked)
         if away > cluster.suspect_seconds:
             log.warning("the control plane was away", seconds=round(away, 1))
             stopped_at = reading.now - timedelta(seconds=away)
@@ -236,6 +240,8 @@ def _watch_protection(cluster: Cluster) -> None:
     not depend on it.
     """
     try:
+        if not anything_to_watch(cluster):
+            return
         with transaction.atomic():
             watch_protection(cluster, timezone.now())
     except Exception:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from statistics import median
+from typing import Any
+
+from django.db.models import Exists, QuerySet
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu
 from cluster.selectors.outages import outages_between, stopped_seconds
+from projects.prepared import PreparedValues
 from scheduling.choices import (
     AssignmentState,
     GenerationState,
@@ -76,16 +80,40 @@ _TOLD_OF_RECOVERIES = (
 )  # fmt: skip
 
 
+_WATCHED = (Incident.Kind.TOO_OLD, Incident.Kind.UNRECOVERED, Incident.Kind.UNPROTECTED)
+
+
+def _training(cluster_id: int) -> QuerySet[Job]:
+    return Job.objects.filter(
+        cluster=cluster_id,
+        generations__purpose=Purpose.TRAINING,
+        generations__state=GenerationState.LIVE,
+    )
+
+
+def _with_something_to_watch(cluster_id: int) -> QuerySet[Cluster, Any]:
+    some = (
+        Exists(_training(cluster_id))
+        | Exists(JobProtection.objects.filter(job__cluster=cluster_id))
+        | Exists(Recovery.objects.filter(job__cluster=cluster_id, outcome=RecoveryOutcome.OPEN))
+        | Exists(Incident.objects.filter(cluster=cluster_id, kind__in=_WATCHED, resolved_at__isnull=True))
+    )
+    return Cluster.objects.filter(some, pk=cluster_id).values_list("pk")
+
+
+_WATCHING = PreparedValues(_with_something_to_watch)
+
+
+def anything_to_watch(cluster: Cluster) -> bool:
+    """Return whether `watch_protection` may have something to do."""
+    return _WATCHING.any(cluster.pk)
+
+
 def watch_protection(cluster: Cluster, now: datetime) -> None:
     """Store since when each training job has its protection state, and raise incidents for what lasts too
     long.
     """
-    training = Job.objects.filter(
-        cluster=cluster,
-        generations__purpose=Purpose.TRAINING,
-        generations__state=GenerationState.LIVE,
-    )
-    states = memory_states(training.select_related("checkpoint"))
+    states = memory_states(_training(cluster.pk).select_related("checkpoint"))
     since = _note_states(cluster, states, now)
     open_ones = Recovery.objects.filter(job__cluster=cluster, outcome=RecoveryOutcome.OPEN)
     recovering = list(open_ones.select_related("job").only(*_TOLD_OF_RECOVERIES))

@@ -102,6 +102,8 @@ def disturbed(jobs: Sequence[Job], cluster: Cluster, now: datetime) -> list[str]
     """Return the ids of jobs that a step or a rule may have to act on, in three queries. Most jobs train on
     one generation that has its GPUs and continues; they need nothing.
     """
+    if not jobs:
+        return []
     known = unretired(jobs)
     left = {job_id for (job_id,) in _LEFT.ask([job.pk for job in jobs])}
     bounds = step_bounds(cluster)

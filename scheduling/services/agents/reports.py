@@ -175,34 +175,33 @@ def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
 _TOLD = PreparedValues(
     lambda server_id: Server.objects.filter(pk=server_id).values_list("cluster__epoch", "desired_version")
 )
-_REPORTING = PreparedRows(
-    lambda agent_id: (
-        Agent.objects.select_for_update(of=("self",)).select_related("server").filter(pk=agent_id)
-    )
-)
-_OF_A_REPORT = (
-    "last_report_at", "boot_id", "sequence", "epoch_seen", "desired_version_seen", "fenced_at",
-)  # fmt: skip
+_REPORTING = PreparedRows(lambda agent_id: Agent.objects.select_related("server").filter(pk=agent_id))
 
 
 def _greet(known: Agent, report: Mapping[str, Any], alive: bool) -> tuple[Agent, bool]:
     """Read the agent and its server again and renew the lease. Return the agent, and whether its server was
     silent or fenced before.
     """
-    with transaction.atomic():
+    while True:
         agent = _REPORTING.get(known.pk)
         if agent.fenced_at is not None and alive:
             raise Fenced
-        silent = agent.server.state in (ServerState.SUSPECT, ServerState.DOWN)
-        returned = agent.fenced_at is not None or silent
-        agent.last_report_at = lease_clock.now()
-        agent.boot_id = report["boot_id"]
-        agent.sequence = report["sequence"]
-        agent.epoch_seen = report.get("epoch_seen", 0)
-        # An agent cannot have applied a version that does not exist yet.
-        agent.desired_version_seen = min(report.get("desired_version", 0), agent.server.desired_version)
-        agent.fenced_at = None
-        agent.save(update_fields=_OF_A_REPORT)
+        told = {
+            "boot_id": report["boot_id"],
+            "sequence": report["sequence"],
+            "epoch_seen": report.get("epoch_seen", 0),
+            # An agent cannot have applied a version that does not exist yet.
+            "desired_version_seen": min(report.get("desired_version", 0), agent.server.desired_version),
+        }
+        # One statement instead of a lock: unless the agent is fenced between, it is as it was read.
+        unfenced = Agent.objects.filter(pk=agent.pk, fenced_at=agent.fenced_at)
+        if unfenced.update(**told, last_report_at=lease_clock.clock(), fenced_at=None):
+            break
+    silent = agent.server.state in (ServerState.SUSPECT, ServerState.DOWN)
+    returned = agent.fenced_at is not None or silent
+    for name, value in told.items():
+        setattr(agent, name, value)
+    agent.fenced_at = None
     return agent, returned
 
 

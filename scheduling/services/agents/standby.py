@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import structlog
 from django.db import transaction
+from django.db.models import Exists, Q, QuerySet
 from django.utils import timezone
 
 from cluster.models import Cluster, Server
 from projects.errors import InvalidRequest, Unavailable
 from projects.models import User
+from projects.prepared import PreparedValues
 from recovery.placement.standby import PoolServer, candidates, replaced, surplus
 from scheduling.models import Incident
 from scheduling.selectors.cluster.standby import pool_servers, standby_of
@@ -92,11 +95,27 @@ def replace_lost(cluster: Cluster) -> None:
         _changed(cluster, f"server {pairs[0][1]} takes the place of {pairs[0][0]}")
 
 
+def _with_a_pool(cluster_id: int) -> QuerySet[Cluster, Any]:
+    """Return the cluster if it has a standby pool, wants one, or misses one."""
+    missed = Incident.objects.filter(cluster=cluster_id, kind=Incident.Kind.NO_STANDBY, resolved_at=None)
+    some = (
+        Q(standby_servers__gt=0)
+        | Exists(Server.objects.filter(cluster=cluster_id, standby=True))
+        | Exists(missed)
+    )
+    return Cluster.objects.filter(some, pk=cluster_id).values_list("pk")
+
+
+_POOLED = PreparedValues(_with_a_pool)
+
+
 def keep_standby(cluster_id: int) -> None:
     """Bring the pool to the size that the operator set, as far as promises allow. Raise an incident if no
     standby server is ready.
     """
-    cluster = Cluster.objects.only("standby_servers").get(pk=cluster_id)
+    if not _POOLED.any(cluster_id):
+        return
+    cluster = read_cluster(cluster_id)
     if cluster.standby_servers == 0 and not Server.objects.filter(cluster=cluster, standby=True).exists():
         resolve(cluster, {Incident.Kind.NO_STANDBY: ()}, timezone.now())
         return

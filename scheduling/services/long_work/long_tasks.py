@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from cluster.choices import FINAL_WORK_STATES, WorkState
@@ -170,6 +171,11 @@ class LongTask(Generic[Row]):
 
     def sweep(self) -> int:
         """Queue rows again whose worker is gone, and send lost messages again. Return their number."""
+        now = timezone.now()
+        lost = Q(state=WorkState.RUNNING, lease_expires_at__lt=now)
+        overdue = Q(state=WorkState.QUEUED, wake_at__lte=now)
+        if not self.rows._default_manager.filter(lost | overdue).exists():  # as in most sweeps
+            return 0
         with transaction.atomic():
             return self._take_back_lost() + self._wake_queued()
 

@@ -51,7 +51,7 @@ GAIN_OVER_PAUSE = 3.0
 def measurement_of_better_plan(room: RoomToMeasure) -> Measurement | None:
     """Return a measurement of a job's curve under plans, on idle GPUs; None if no plan is predicted to win
     or there is no room."""
-    if not _winning_plans().exists():  # as in most passes
+    if not winning_plans().exists():  # as in most passes
         return None
     if _measurements().filter(job__cluster=room.cluster).exists():
         return None
@@ -72,7 +72,7 @@ def measurement_of_better_plan(room: RoomToMeasure) -> Measurement | None:
 def take_up_better_plans() -> int:
     """Give jobs the curve of their plan family if it was measured and is faster. Those that train follow
     its plan at once. Return the number of jobs."""
-    if not _winning_plans().exists():
+    if not winning_plans().exists():
         return 0
     taken = 0
     for cluster in Cluster.objects.all():
@@ -129,7 +129,8 @@ def _newer_pays(generation: Generation, plan: GradientPlan) -> bool:
     return saved > GAIN_OVER_PAUSE * level.pause_seconds
 
 
-def _winning_plans() -> QuerySet[GradientPlan]:
+def winning_plans() -> QuerySet[GradientPlan]:
+    """Return communication plans that are predicted to be worth a measurement."""
     plans = GradientPlan.objects.filter(given_up="", speedup__gte=WORTH_MEASURING)
     return plans.exclude(planner="dense")
 

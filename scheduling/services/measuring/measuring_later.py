@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from django.db.models import F, QuerySet
+from django.db.models.expressions import RawSQL
 
 from cluster.choices import WorkState
 from cluster.models import Cluster, Gpu
@@ -43,7 +44,7 @@ def measurement_after_decline(room: RoomToMeasure) -> Measurement | None:
     """Return a measurement of more levels of a function that was declined for lack of them. None while
     anything is being measured. Only called while no job is undecided."""
     cluster, now = room.cluster, room.now
-    if not _declined_lately(cluster, now).exists():
+    if not declined_since(cluster.pk, now - REMEMBERED_FOR).exists():
         return None
     measured_now = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING)
     if measured_now.exclude(state=GenerationState.RETIRED).exists():
@@ -55,11 +56,12 @@ def measurement_after_decline(room: RoomToMeasure) -> Measurement | None:
     return None
 
 
-def _declined_lately(cluster: Cluster, now: datetime) -> QuerySet[Job]:
+def declined_since(cluster_id: int, since: datetime | RawSQL) -> QuerySet[Job]:
+    """Return jobs declined after that time, which may be measured for whoever asks again."""
     return Job.objects.filter(
-        cluster=cluster,
+        cluster=cluster_id,
         state=JobState.DECLINED,
-        finished_at__gt=now - REMEMBERED_FOR,
+        finished_at__gt=since,
         project__archived_at__isnull=True,
     )
 
@@ -68,8 +70,8 @@ def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, Sca
     """Yield declined jobs, the latest first, with a curve that lacked levels; each curve once."""
     gpus: dict[str, int] = {}
     seen: set[int] = set()
-    declined = _declined_lately(cluster, now).select_related("curve", "function_version", "project")
-    declined = declined.defer(UNREAD_OF_VERSION)
+    declined = declined_since(cluster.pk, now - REMEMBERED_FOR).defer(UNREAD_OF_VERSION)
+    declined = declined.select_related("curve", "function_version", "project")
     for job in declined.order_by("-finished_at", "id")[:MOST_DECLINES]:
         for curve in _curable_curves(job):
             if curve.pk in seen:

@@ -53,21 +53,20 @@ MOST_CURVES_LOOKED_AT = 1_000
 MOST_WAITING_LOOKED_AT = 3
 
 
-def undecided_jobs(cluster: Cluster) -> QuerySet[Job]:
+def undecided_jobs(cluster: Cluster | int) -> QuerySet[Job]:
     """Return newcomers without a verdict. Most passes have none."""
     return Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES)
 
 
-_MEASURING = PreparedValues(
-    lambda: ScalingCurve.objects.filter(state=CurveState.MEASURING).order_by().values_list("pk")[:1]
-)
+def curves_being_measured() -> QuerySet[ScalingCurve]:
+    """Return curves whose measurement is under way, or was broken off."""
+    return ScalingCurve.objects.filter(state=CurveState.MEASURING)
 
 
-_UNDECIDED = PreparedValues(
-    lambda cluster_id: (
-        Job.objects.filter(cluster=cluster_id, state__in=UNDECIDED_STATES).order_by().values_list("pk")[:1]
-    )
-)
+_MEASURING = PreparedValues(lambda: curves_being_measured().order_by().values_list("pk")[:1])
+
+
+_UNDECIDED = PreparedValues(lambda cluster_id: undecided_jobs(cluster_id).order_by().values_list("pk")[:1])
 
 
 def any_undecided(cluster: Cluster) -> bool:
@@ -274,14 +273,15 @@ def _jobs_awaiting_levels(room: RoomToMeasure) -> list[Job]:
     return list(chosen.values())[:MOST_WAITING_LOOKED_AT]
 
 
-def _with_more_to_measure(cluster_id: int) -> QuerySet[Job]:
+def jobs_with_more_to_measure(cluster_id: int) -> QuerySet[Job]:
+    """Return accepted jobs whose curve lacks levels."""
     return Job.objects.filter(
         cluster=cluster_id, state__in=PLANNED_STATES, curve__state=CurveState.READY, curve__complete=False
     )
 
 
 _EXTENDABLE = PreparedValues(
-    lambda cluster_id: _with_more_to_measure(cluster_id).order_by().values_list("pk")[:1]
+    lambda cluster_id: jobs_with_more_to_measure(cluster_id).order_by().values_list("pk")[:1]
 )
 _LENT = PreparedValues(lambda cluster_id: Gpu.objects.on_loan(cluster_id).order_by().values_list("pk")[:1])
 
@@ -289,7 +289,7 @@ _LENT = PreparedValues(lambda cluster_id: Gpu.objects.on_loan(cluster_id).order_
 def _extendable_jobs(cluster: Cluster) -> list[Job]:
     if not _EXTENDABLE.any(cluster.pk):  # as in most passes
         return []
-    jobs = _with_more_to_measure(cluster.pk)
+    jobs = jobs_with_more_to_measure(cluster.pk)
     busy = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING).exclude(
         state=GenerationState.RETIRED
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from cluster.models import Cluster
 from projects.prepared import PreparedValues
@@ -19,11 +20,12 @@ from scheduling.stored_verdict import AnswerCode, pending
 _TOLD = {"verdict__decision": "pending", "verdict__reason_code": AnswerCode.QUOTA}
 
 
-_KNOWN = PreparedValues(
-    lambda cluster_id: Incident.objects.filter(
-        cluster=cluster_id, kind=Incident.Kind.NO_QUOTA, resolved_at__isnull=True
-    ).values_list("job_id")
-)
+def known_waits(cluster_id: int) -> QuerySet[Incident]:
+    """Return the open incidents of jobs that wait for a quota."""
+    return Incident.objects.filter(cluster=cluster_id, kind=Incident.Kind.NO_QUOTA, resolved_at__isnull=True)
+
+
+_KNOWN = PreparedValues(lambda cluster_id: known_waits(cluster_id).values_list("job_id"))
 
 
 def note_quota_waits(room: RoomToMeasure) -> None:

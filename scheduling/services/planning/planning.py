@@ -44,6 +44,7 @@ from scheduling.services.measuring.reported_mixtures import decline_unfit
 from scheduling.services.measuring.room_to_measure import RoomToMeasure
 from scheduling.services.measuring.unmeasurable import settle_unmeasurable
 from scheduling.services.planning.committing import commit_decision
+from scheduling.services.planning.waiting import anything_waits
 from scheduling.services.requests.deciding_again import decided_again, jobs_to_decide_again, restore_promise
 from scheduling.services.requests.lateness import decline_overdue, mark_late
 from scheduling.services.requests.offer_search import find_offers, offer_awaited, offers_wait
@@ -138,7 +139,8 @@ def _run_pass(cluster_id: int, trigger: str, one: Pass) -> None:
                     return
             except Moved:
                 return  # another planner is at work
-        note_good_pass(cluster_id)
+        if not one.idle:
+            note_good_pass(cluster_id)
 
 
 def plan_cluster(
@@ -172,6 +174,9 @@ def plan_cluster(
         return commits
 
     now = timezone.now()
+    if not (anything_waits(cluster, now) or reallocation_due(cluster, now, newcomers=False)):
+        one.idle = True
+        return 0
     commits = step("settling", lambda cluster, _: _settle_time(cluster, epoch, timezone.now()) or None) or 0
     commits += step("deciding again", lambda cluster, _: _decide_again(cluster, epoch) or None) or 0
     decided = step(

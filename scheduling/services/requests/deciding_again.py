@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -96,12 +97,13 @@ def store_plans(plans: Mapping[str, core.StoredPlan]) -> None:
     update_rows(rows, ["plan"])
 
 
+def jobs_asking_again(cluster_id: int) -> QuerySet[Job]:
+    """Return resumed jobs whose promise was made void by their pause."""
+    return Job.objects.filter(cluster=cluster_id, promise_asked_again=True, state__in=PLANNED_STATES)
+
+
 _ASKED_AGAIN = PreparedValues(
-    lambda cluster_id: (
-        Job.objects.filter(cluster=cluster_id, promise_asked_again=True, state__in=PLANNED_STATES)
-        .order_by()
-        .values_list("pk")[:1]
-    )
+    lambda cluster_id: jobs_asking_again(cluster_id).order_by().values_list("pk")[:1]
 )
 
 
@@ -110,7 +112,7 @@ def jobs_to_decide_again(cluster: Cluster) -> list[str]:
     way."""
     if not _ASKED_AGAIN.any(cluster.pk):  # as in most passes
         return []
-    jobs = Job.objects.filter(cluster=cluster, promise_asked_again=True, state__in=PLANNED_STATES)
+    jobs = jobs_asking_again(cluster.pk)
     changing = Generation.objects.exclude(state__in=[GenerationState.LIVE, GenerationState.RETIRED])
     leaving = Generation.objects.filter(state=GenerationState.LIVE).exclude(goal=Goal.TRAIN)
     settled = jobs.exclude(pk__in=changing.values("job_id")).exclude(pk__in=leaving.values("job_id"))

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import datetime
 
-from django.db.models import DurationField, ExpressionWrapper, F, Value
+from django.db.models import DurationField, ExpressionWrapper, F, QuerySet, Value
+from django.db.models.expressions import RawSQL
 
 from cluster.models import Cluster
 from cluster.selectors.outages import Stopped
@@ -29,14 +30,14 @@ from scheduling.services.verdicts.declining import decline_all
 from scheduling.services.verdicts.missed_by_stops import note_stops, stops_to_blame
 from scheduling.stored_verdict import AnswerCode, StoredVerdict
 
+
+def late_jobs(cluster_id: int, now: datetime | RawSQL) -> QuerySet[Job]:
+    """Return unfinished jobs whose deadline has passed, unless they are marked."""
+    return Job.objects.filter(cluster=cluster_id, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
+
+
 _LATE = PreparedValues(
-    lambda cluster_id, now: (
-        Job.objects.filter(
-            cluster=cluster_id, state__in=PLANNED_STATES, late=False, deadline_at__lte=time_hole(now)
-        )
-        .order_by()
-        .values_list("pk")[:1]
-    )
+    lambda cluster_id, now: late_jobs(cluster_id, time_hole(now)).order_by().values_list("pk")[:1]
 )
 
 
@@ -45,8 +46,7 @@ def mark_late(cluster: Cluster, now: datetime, most: int) -> int:
     keep running unless their owner stops them."""
     if not _LATE.any(cluster.pk, now):  # as in most passes
         return 0
-    late = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
-    found = late.select_related("cluster").defer("data", "hyperparameters", "plan")
+    found = late_jobs(cluster.pk, now).select_related("cluster").defer("data", "hyperparameters", "plan")
     overdue = list(found.order_by("deadline_at", "id")[:most])
     stops = stops_to_blame(cluster, overdue, now)
     missed_by: dict[Stopped, list[Job]] = defaultdict(list)

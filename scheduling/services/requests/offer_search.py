@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 import structlog
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -50,10 +51,13 @@ def offers_wait(cluster: Cluster) -> bool:
     return _AWAITING.any(cluster.pk)
 
 
+def jobs_awaiting_offer(cluster_id: int) -> QuerySet[Job]:
+    """Return declined jobs that still await a search for an offer."""
+    return Job.objects.filter(cluster=cluster_id, awaits_offer=True)
+
+
 _AWAITING = PreparedValues(
-    lambda cluster_id: (
-        Job.objects.filter(cluster=cluster_id, awaits_offer=True).order_by().values_list("pk")[:1]
-    )
+    lambda cluster_id: jobs_awaiting_offer(cluster_id).order_by().values_list("pk")[:1]
 )
 
 
@@ -66,7 +70,7 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
     """
     if not offers_wait(cluster):
         return 0
-    waiting = Job.objects.filter(cluster=cluster, awaits_offer=True).order_by("submitted_at", "id")
+    waiting = jobs_awaiting_offer(cluster.pk).order_by("submitted_at", "id")
     rows = {
         row.pk: row
         for row in waiting.select_related("curve", "function_version", "project", "cluster").defer(

@@ -22,10 +22,12 @@ PASSES_KEPT_FOR = timedelta(days=2)
 
 @dataclass
 class Pass:
-    """A running pass. ``commits``: number of its commits; ``overtaken``: number of steps that were
-    computed again; ``seconds_by_step``: durations of its steps with all attempts, and under ``waiting``
-    the time between them: for the lease, and for the cluster's row if a step was overtaken."""
+    """A running pass. ``idle``: it had nothing to do; ``commits``: number of its commits; ``overtaken``:
+    number of steps that were computed again; ``seconds_by_step``: durations of its steps with all attempts,
+    and under ``waiting`` the time between them: for the lease, and for the cluster's row if a step was
+    overtaken."""
 
+    idle: bool = False
     commits: int = 0
     overtaken: int = 0
     seconds_by_step: dict[str, float] = field(default_factory=dict)

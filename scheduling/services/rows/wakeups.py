@@ -138,9 +138,13 @@ def sweep_outbox() -> int:
     """Send messages whose own process did not, because it died or the broker was away. Return their
     number."""
     now = timezone.now()
-    OutboxMessage.objects.filter(created_at__lt=now - FORGET_AFTER).delete()
+    due = list(OutboxMessage.objects.filter(due_at__lte=now).order_by("id")[:500])
+    if any(message.created_at < now - FORGET_AFTER for message in due):
+        OutboxMessage.objects.filter(created_at__lt=now - FORGET_AFTER).delete()
     sent = 0
-    for message in OutboxMessage.objects.filter(due_at__lte=now).order_by("id")[:500]:
+    for message in due:
+        if message.created_at < now - FORGET_AFTER:
+            continue
         claimed = OutboxMessage.objects.filter(pk=message.pk, due_at=message.due_at).update(
             due_at=now + SWEEP_AFTER, attempts=F("attempts") + 1
         )

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -103,12 +103,16 @@ def note_failed_pass(cluster_id: int, error: BaseException) -> None:
         log.exception("failed_pass_not_recorded", cluster=cluster_id)
 
 
-def note_good_pass(cluster_id: int) -> None:
-    """Resolve incidents of failed passes."""
-    open_ones = Incident.objects.filter(
+def open_pass_failures(cluster_id: int) -> QuerySet[Incident]:
+    """Return the open incidents of failed passes."""
+    return Incident.objects.filter(
         cluster_id=cluster_id, kind=Incident.Kind.PASS_FAILED, resolved_at__isnull=True
     )
-    open_ones.update(resolved_at=timezone.now())
+
+
+def note_good_pass(cluster_id: int) -> None:
+    """Resolve incidents of failed passes."""
+    open_pass_failures(cluster_id).update(resolved_at=timezone.now())
 
 
 def saw(

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db.models import QuerySet
+from django.db.models.expressions import RawSQL
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -106,10 +108,13 @@ def expire_offers(cluster: Cluster, now: datetime) -> int:
     return Offer.objects.filter(pk__in=expired).update(state=OfferState.EXPIRED) if expired else 0
 
 
+def expired_offers(cluster_id: int, now: datetime | RawSQL) -> QuerySet[Offer]:
+    """Return open offers whose time is up."""
+    return Offer.objects.filter(job__cluster=cluster_id, state=OfferState.OPEN, valid_until__lte=now)
+
+
 _EXPIRED = PreparedValues(
-    lambda cluster_id, now: Offer.objects.filter(
-        job__cluster=cluster_id, state=OfferState.OPEN, valid_until__lte=time_hole(now)
-    ).values_list("pk")
+    lambda cluster_id, now: expired_offers(cluster_id, time_hole(now)).values_list("pk")
 )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db.models import Value
 from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ class DatabaseClock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reading = Reading(timezone.now(), "boot", 5000.0)
         monkeypatch.setattr(lease_clock, "now", lambda: self.reading.now)
+        monkeypatch.setattr(lease_clock, "clock", lambda: Value(self.reading.now))
         monkeypatch.setattr(lease_clock, "read", lambda: self.reading)
 
     def jump(self, seconds: float) -> None:

@@ -19,18 +19,25 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from cluster.models import Cluster
+from deployments.services.sampling import measure_deployments
+from deployments.services.steering import steer_deployments
+from lending.services.orchestrator import work_off_orders
 from scheduling.core.question.snapshot import Snapshot
-from scheduling.models import Job, ScalingCurve
+from scheduling.models import Checkpoint, Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.selectors.agents.desired_state import desired_state
-from scheduling.services.agents.leases import reconcile
+from scheduling.services.agents.drain import finish_drains
+from scheduling.services.agents.leases import expire_leases, reconcile
+from scheduling.services.long_work.housekeeping import delete_old_checkpoints
 from scheduling.services.measuring.room_to_measure import RoomToMeasure
 from scheduling.services.planning.planning import run_planner
 from scheduling.services.rows import pass_lengths
+from scheduling.services.rows.wakeups import sweep_outbox
 from scheduling.services.snapshots import planner_lease
 from scheduling.services.snapshots.snapshots import cluster_policy, pool_snapshot
 from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
-from tests.factories import FunctionVersionFactory
+from tests.factories import CheckpointFactory, FunctionVersionFactory, JobFactory
+from workers.tasks.control import sweep_long_tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -73,6 +80,41 @@ def test_a_pass_with_nothing_to_decide_takes_few_queries(
     running(3)
     assert in_the_middle_of_a_slot() == few
     assert few <= 22
+
+
+@pytest.mark.parametrize(
+    ("look", "most"),
+    [
+        (run_planner, 6),
+        (expire_leases, 3 + 2),  # two are an empty transaction, of which PostgreSQL hears nothing
+        (reconcile, 5),
+        (finish_drains, 1),
+        (sweep_outbox, 1),
+        (sweep_long_tasks, 4),
+        (work_off_orders, 1),
+        (steer_deployments, 1),
+        (measure_deployments, 2),
+    ],
+)
+def test_periodic_tasks_of_an_idle_platform_ask_little(
+    owned: SimulatedAgent,
+    monkeypatch: pytest.MonkeyPatch,
+    look: Callable[[], object],
+    most: int,
+) -> None:
+    monkeypatch.setattr(planner_lease, "RENEWED_AFTER", planner_lease.LEASE)
+    settle(owned)
+    Cluster.objects.update(next_slot_at=timezone.now() + timedelta(hours=1), next_wake_at=None)
+    look()
+    assert queries(look) <= most
+
+
+@pytest.mark.parametrize("count", [10, 50])
+def test_looking_for_old_checkpoints_takes_one_query(count: int) -> None:
+    checkpoints = [CheckpointFactory.build(job=JobFactory.create(), iteration=n) for n in range(count)]
+    Checkpoint.objects.bulk_create(checkpoints)
+    now = timezone.now()
+    assert queries(lambda: delete_old_checkpoints(now)) == 1
 
 
 def test_a_snapshot_builds_no_row_twice(running: Callable[[int], None]) -> None:
