@@ -47,6 +47,7 @@ CELERY_WORKER_MAX_TASKS_PER_CHILD = 20_000
 #: (workers/tasks/database_connections.py).
 CELERY_DB_REUSE_MAX = sys.maxsize
 CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULER = "workers.tasks.clock:Clock"
 
 #: Time limit of one simulated run, in seconds. It leaves room below the visibility timeout for comparing the
 #: run.
