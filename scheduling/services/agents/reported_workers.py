@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Exists
 
 from cluster.choices import LendingState
-from cluster.models import Agent, Cluster
+from cluster.models import Agent, Cluster, Server
 from projects.prepared import PreparedRows, PreparedValues
 from punctual.protocol.reports import CheckedItem, RefusedItem
 from scheduling.choices import AssignmentState, GenerationState
@@ -64,11 +65,10 @@ _KNOWN = PreparedValues(
         "pk", "phase", "generation__job_id", "generation__number", "rank"
     )
 )
-_CLEARING = PreparedValues(
-    lambda server_id: (
-        Assignment.objects.filter(gpu__server=server_id, state=AssignmentState.CLEARING)
-        .order_by()
-        .values_list("pk")[:1]
+_HAS_WORKERS_AND_CLEARS = PreparedValues(
+    lambda server_id: Server.objects.filter(pk=server_id).values_list(
+        Exists(Worker.objects.filter(server=server_id, gone=False)),
+        Exists(Assignment.objects.filter(gpu__server=server_id, state=AssignmentState.CLEARING)),
     )
 )
 
@@ -94,7 +94,9 @@ class WorkerChanges:
 
 def changes_of_workers(agent: Agent, reported: ReportedWorkers) -> WorkerChanges:
     """Return the changes of this server's workers. An unclear list makes no worker gone and frees no GPU."""
-    known = {(job, number, rank): (pk, phase) for pk, phase, job, number, rank in _KNOWN.ask(agent.server_id)}
+    ((has_workers, clearing),) = _HAS_WORKERS_AND_CLEARS.ask(agent.server_id)
+    rows = _KNOWN.ask(agent.server_id) if has_workers else []  # an idle server has none
+    known = {(job, number, rank): (pk, phase) for pk, phase, job, number, rank in rows}
     listed = reported.by_place
     changed = {
         place: entry for place, entry in listed.items() if known.get(place, (0, ""))[1] != entry["phase"]
@@ -102,7 +104,7 @@ def changes_of_workers(agent: Agent, reported: ReportedWorkers) -> WorkerChanges
     vanished = {pk: place for place, (pk, _) in known.items() if place not in listed}
     if reported.unclear:
         return WorkerChanges(reported, changed, {}, False)
-    return WorkerChanges(reported, changed, vanished, _CLEARING.any(agent.server_id))
+    return WorkerChanges(reported, changed, vanished, clearing)
 
 
 def apply_workers(agent: Agent, changes: WorkerChanges, cluster: Cluster, now: datetime) -> None:

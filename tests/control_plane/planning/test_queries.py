@@ -79,7 +79,7 @@ def test_a_pass_with_nothing_to_decide_takes_few_queries(
     few = in_the_middle_of_a_slot()
     running(3)
     assert in_the_middle_of_a_slot() == few
-    assert few <= 22
+    assert few <= 6
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_report_without_news_takes_a_constant_query_count(
     running(1)
     owned.report()
     few = queries(owned.report)
-    assert few <= 11, "one query is the simulated agent's own"
+    assert few <= 9, "one query is the simulated agent's own"
     running(2)
     owned.report()
     assert queries(owned.report) == few
