@@ -50,11 +50,12 @@ def migrate(database_url: str, commands: ManagementCommands) -> None:
 
 def load_schema(cursor: Any) -> bool:
     """Make the schema of an empty database from the file, all or nothing. Return False, and do nothing, if
-    the database has tables or the file is of other migrations."""
-    cursor.execute("SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = 'public')")
-    (has_tables,) = cursor.fetchone()
+    the database has tables or another schema than `public`, or the file is of other migrations."""
+    no_table = "NOT EXISTS (SELECT FROM pg_tables WHERE schemaname = 'public')"
+    cursor.execute(f"SELECT current_schema() = 'public' AND {no_table}")
+    (is_empty,) = cursor.fetchone()
     first, _, statements = SCHEMA.read_text(encoding="utf-8").partition("\n")
-    if has_tables or first != schema_head():
+    if not is_empty or first != schema_head():
         return False
     cursor.execute(statements)
     return True
