@@ -93,6 +93,7 @@ def test_a_pass_that_fails_counts(
     submit("best_effort", iterations=10)
     settle(owned)
     PlannerPass.objects.all().delete()
+    submit("best_effort", iterations=10)
     with patch.object(planning, "_settle_time", fails), pytest.raises(KeyError):
         run_planner("test")
     assert PlannerPass.objects.get().failed
