@@ -19,9 +19,9 @@ SCHEDULES ?= 200
 .PHONY: help setup setup-dev run demo status down nine test test-live test-all test-gpu chaos hostile images test-images core database lint style types contracts check drift format openapi schema screenshots bench lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Make the environment in .venv (run and test do it by themselves)
+setup: ## Make the environment in .venv (run and test do this too)
 	@$(SETUP)
 
 setup-dev:
@@ -36,11 +36,11 @@ demo: ## On a running platform: submit a mixed workload for some minutes
 status: ## Show the processes of the running platform
 	@$(PY) -m launch status
 
-down: ## Stop the running platform from another terminal; YES=1 without a question
+down: ## Stop the running platform from another terminal; YES=1 skips the question
 	@$(PY) -m launch down $(if $(YES),--yes)
 
 nine: MINUTES = 20
-nine: setup ## All nine systems at once on a platform of its own for MINUTES=20: promises, and what each system did
+nine: setup ## Run all nine systems at once on a separate platform for MINUTES=20; report promises and effects
 	@$(PY) -m benchmarks.nine_systems --live --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(WRITE),--write $(WRITE))
 
 # Processes of tests: as many as cores, so that no lane computes beside more others than there are.
@@ -60,24 +60,24 @@ endef
 test: setup-dev ## Lint, types, contracts, drift, one life cycle on a running platform, all quick tests
 	$(call gate,)
 
-test-live: setup-dev ## What lives by the real clock, one test after the other: leave the machine alone meanwhile
+test-live: setup-dev ## Tests by the real clock, one after the other; leave the machine idle meanwhile
 	@$(PY) -m tests.live $(T)
 
 # Random tests draw new examples, by a seed that is printed: make test-all SEED=7 draws the same again.
-test-all: setup-dev ## Both, with the slow tests and ten times as many random examples
+test-all: setup-dev ## test and test-live, the slow tests, and ten times as many random examples
 	$(eval SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')))
 	@echo "random tests draw with SEED=$(SEED)"
 	$(call gate,-m 'not live and not smoke and not images' --hypothesis-profile=thorough --hypothesis-seed=$(SEED))
 	@$(PY) -m tests.live --slow $(T)
 
 # Sets nothing up: it runs with the torch that is found on a machine with a GPU, and without a network.
-test-gpu: ## The tests on a real GPU, where there is one
+test-gpu: ## Tests on a real GPU, if there is one
 	@$(PYTHON) -m tests.gpu
 
-chaos: setup-dev ## Two hundred seeded schedules of faults on platforms of their own; goes on where it was stopped
+chaos: setup-dev ## Run two hundred seeded schedules of faults on separate platforms; resumes where it stopped
 	@$(PY) -m tests.faults --schedules $(SCHEDULES) $(if $(SEED),--seed $(SEED)) $(if $(CLOCK),--clock) $(if $(SERVERS),--servers) $(if $(RESERVE),--reserve $(RESERVE)) $(if $(PLANT),--plant $(PLANT)) $(if $(RECORD),--record $(RECORD)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
 
-hostile: setup-dev ## Hostile and careless users on a platform of their own for ten minutes: what must hold, and did it?
+hostile: setup-dev ## Run hostile and careless users on a separate platform for ten minutes and check invariants
 	@$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
 
 images: setup ## Build the images without a container engine, by buildah and mmdebstrap (docker/README.md)
@@ -106,7 +106,7 @@ contracts: setup-dev
 
 check: drift
 
-drift: setup-dev ## Django's own checks, forgotten migrations, drift of the OpenAPI document
+drift: setup-dev ## Django's checks, missing migrations, drift of the OpenAPI document
 	$(PY) -m tests.drift
 
 format: setup-dev ## Format the code and sort its imports
@@ -118,7 +118,7 @@ schema: setup-dev ## Write launch/schema.sql from the migrations
 openapi: setup-dev ## Write docs/openapi.yaml from the code
 	@$(PY) manage.py spectacular --file docs/openapi.yaml --validate
 
-screenshots: setup-dev ## Pictures of every page of the running platform: make screenshots LOGIN="demo PASSWORD"
+screenshots: setup-dev ## Take pictures of every page of the running platform: make screenshots LOGIN="demo PASSWORD"
 	@$(PY) -m tests.dashboard.take_screenshots $(or $(URL),http://127.0.0.1:8000) $(LOGIN)
 
 # What takes minutes or a running platform is in benchmarks/long: each by itself.

@@ -35,19 +35,19 @@ def add_lending_options(parser: ArgumentParser) -> None:
     lent = parser.add_argument_group("servers lent by an inference cluster")
     lent.add_argument("--inference-servers", type=int, help="servers of the inference cluster")
     lent.add_argument(
-        "--inference-usage", help=f"its usage: a profile, a public curve or a file; usual: {USUAL_USAGE}"
+        "--inference-usage", help=f"its usage: a profile, a public curve or a file; default: {USUAL_USAGE}"
     )
     lent.add_argument(
         "--inference-gpu-type",
-        help=f"the type of its GPUs; usual: {USUAL_GPU_TYPE}. Of the training cluster's own type jobs use "
-        "both at once",
+        help=f"the type of its GPUs; default: {USUAL_GPU_TYPE}. If it is the training cluster's type, jobs "
+        "use GPUs of both at once",
     )
-    lent.add_argument("--loaning", choices=[ON, OFF], help="whether it lends; usual: on")
+    lent.add_argument("--loaning", choices=[ON, OFF], help="whether it lends; default: on")
     add_options(lent, Lending)
     jobs = parser.add_argument_group("jobs with ranges of workers, as in Lyra's evaluation")
     jobs.add_argument(
         "--scenario", choices=[one.value for one in Scenario],
-        help="how freely jobs scale and move; usual: basic where throughput grows as the GPUs do (profile "
+        help="how freely jobs scale and move; default: basic if throughput grows as the GPUs do (profile "
              "lyra)",
     )  # fmt: skip
     add_options(jobs, SharingSettings)
@@ -60,7 +60,7 @@ def add_options(group: _ArgumentGroup, dataclass_type: type, *, usual: str = "")
     for name, told in options_of(dataclass_type).items():
         takes: dict[str, Any] = {"choices": list(told.words)} if told.words else {"type": told.kind}
         group.add_argument(
-            _flag(name), **takes, help=f"{told.meaning}; usual: {usual or told.said(told.usual)}"
+            _flag(name), **takes, help=f"{told.meaning}; default: {usual or told.said(told.usual)}"
         )
 
 

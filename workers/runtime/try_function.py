@@ -111,10 +111,12 @@ def main() -> int:
     parser.add_argument("--entry", help="module:Class (default: the one TrainingFunction)")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--iterations", type=int, default=300)
-    parser.add_argument("--workers", default="1,2", help="numbers of workers to go through (default: 1,2)")
+    parser.add_argument(
+        "--workers", default="1,2", help="numbers of workers to train with in turn (default: 1,2)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hyperparameters", type=json.loads, default={}, help="JSON")
-    parser.add_argument("--predict", metavar="INPUTS", help="a JSON list of inputs to ask the trained model")
+    parser.add_argument("--predict", metavar="INPUTS", help="a JSON list of inputs for the trained model")
     arguments = parser.parse_args()
     try:
         comparison, is_fine = _try(arguments)

@@ -35,9 +35,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """What, for how long, and on which cluster."""
-        parser.add_argument("--seed", type=int, help="the same schedule again, on the same processes")
+        parser.add_argument(
+            "--seed", type=int, help="seed of the schedule; the same seed gives the same schedule"
+        )
         parser.add_argument("--seconds", type=float, default=60.0, help="length of the schedule (60)")
-        parser.add_argument("--wait", type=float, default=300.0, help="for calm afterwards, in seconds (300)")
+        parser.add_argument(
+            "--wait", type=float, default=300.0, help="longest wait for recovery afterwards, in seconds (300)"
+        )
         parser.add_argument("--data", type=Path, help="the platform's data folder (PUNCTUAL_DATA)")
         parser.add_argument(
             "--part", action="append", default=[], help="only this kind of process; repeatable"

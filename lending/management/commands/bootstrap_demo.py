@@ -40,7 +40,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--inference-scheduled-by",
             choices=ScheduledBy.values,
-            help="who lends its servers; if left out, this stays as it is",
+            help="what lends its servers; by default unchanged",
         )
         parser.add_argument(
             "--inference-agent",

@@ -27,7 +27,9 @@ class Command(BaseCommand):
         create.add_argument("username")
         create.add_argument("--operator", action="store_true", help="an operator of the cluster")
         create.add_argument("--project", help="put the person into this project")
-        create.add_argument("--role", choices=Role.values, default=Role.MEMBER, help="as this (member)")
+        create.add_argument(
+            "--role", choices=Role.values, default=Role.MEMBER, help="the role there (member)"
+        )
         _takes_password(create)
         for name, help_text in (
             ("disable", "close an account: its sessions and tokens stop working at once"),

@@ -38,7 +38,7 @@ REFRESH_SECONDS = 0.2
 class Command(BaseCommand):
     """Reproduce the published comparison of a paper."""
 
-    help = "Simulate the figures of a paper again and report published values beside ours, with explanations."
+    help = "Compute a paper's figures again and report them beside the published values, with explanations."
     requires_system_checks: list[str] = []
     requires_migrations_checks = False
 
@@ -55,10 +55,10 @@ class Command(BaseCommand):
         parser.add_argument("--only", help=f"figures, with commas between: {_figure_names()}")
         parser.add_argument("--json", type=Path, help="write the comparison here; - for standard output")
         parser.add_argument(
-            "--report", type=Path, help="write the page here; usual: a file of the paper in the folder"
+            "--report", type=Path, help="write the page here; default: a file of the paper in the folder"
         )
         parser.add_argument(
-            "--folder", type=Path, help="results are kept here; usual: reproduction in the data folder"
+            "--folder", type=Path, help="results are kept here; default: reproduction in the data folder"
         )
         parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to simulate in")
 

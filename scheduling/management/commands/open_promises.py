@@ -16,7 +16,7 @@ _MOST_NAMED = 10
 class Command(BaseCommand):
     """Prints nothing where no promise is open."""
 
-    help = "Name the open promises and by when each needs the platform again, were it stopped now."
+    help = "List open promises, and by when each needs the platform to run again if it is stopped now."
     # As in `bootstrap_demo`.
     requires_system_checks: list[str] = []
 

@@ -31,7 +31,7 @@ class Lending(ReclaimRules):
     headroom: float = share(HEADROOM_FRACTION, "share of its servers that is never lent")
     forecast_margin: float = share(0.0, "share of the cluster added to each forecast")
     hysteresis: float = share(
-        0.0, "lend only where usage could rise by this share before a server had to be asked back",
+        0.0, "lend a server only if usage could rise by this share before it had to be reclaimed",
         offered_as="lending_hysteresis",
     )  # fmt: skip
     hold_seconds: float = option(
@@ -41,6 +41,9 @@ class Lending(ReclaimRules):
         "persistence", "the forecaster of its usage", words=(*FORECASTERS, NO_FORECASTER)
     )
     period_seconds: float = option(
-        300.0, "time between two looks", offered_as="orchestrator_seconds", above_least=True
+        300.0,
+        "time between two runs of the lending rule",
+        offered_as="orchestrator_seconds",
+        above_least=True,
     )
     inference_gpu_type: str = USUAL_GPU_TYPE

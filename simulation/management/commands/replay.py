@@ -15,14 +15,16 @@ from simulation.replay import REALLOCATION, differences, replay
 class Command(BaseCommand):
     """Replay recorded decisions: after an upgrade, or to see what another policy would have decided."""
 
-    help = "Compute recorded decisions once more from their snapshots and say which come out otherwise."
+    help = "Recompute recorded decisions from their snapshots and list those that differ."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """One decision, or the last ones."""
         parser.add_argument("--decision", type=int, help="replay this decision alone")
-        parser.add_argument("--incident", type=int, help="replay what had no answer in this incident")
-        parser.add_argument("--last", type=int, default=100, help="replay so many, the newest first (100)")
-        parser.add_argument("--policy", help="ask this policy instead of the one that decided")
+        parser.add_argument("--incident", type=int, help="replay the failed decision of this incident")
+        parser.add_argument(
+            "--last", type=int, default=100, help="number of decisions to replay, newest first (100)"
+        )
+        parser.add_argument("--policy", help="use this policy instead of the recorded one")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Exit with an error when a decision comes out otherwise under its own policy."""

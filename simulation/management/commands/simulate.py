@@ -114,13 +114,13 @@ def _add_cluster(parser: ArgumentParser) -> None:
     parser.add_argument("--gpus-per-server", type=int, required=True)
     parser.add_argument("--throughputs", type=Path, help="measured throughput: table or folder of tables")
     parser.add_argument(
-        "--gpu-type", help="one type, or several pools as TYPE:SERVERS,...; usual: the trace's own"
+        "--gpu-type", help="one type, or several pools as TYPE:SERVERS,...; default: the trace's own"
     )
-    parser.add_argument("--slot-seconds", type=float, help="usual: 60; 30 for jobs with ranges of workers")
+    parser.add_argument("--slot-seconds", type=float, help="default: 60; 30 for jobs with ranges of workers")
     parser.add_argument(
         "--pauses",
         choices=[one.value for one in Pauses],
-        help="usual: measured; none for jobs with ranges of workers",
+        help="default: measured; none for jobs with ranges of workers",
     )
 
 
@@ -131,12 +131,12 @@ def _add_planner(parser: ArgumentParser) -> None:
         "--standby-servers",
         type=int,
         default=0,
-        help="servers of each pool that take the places of lost ones, and are not used before",
+        help="servers of each pool that are kept free until they replace lost ones",
     )
     parser.add_argument(
         "--reserve-slack-seconds",
         type=float,
-        help="slack of each promise for failures; usual: what they cost",
+        help="slack of each promise for failures; default: the computed cost of a failure",
     )
     parser.add_argument("--fill", choices=[one.value for one in Fill], default=Fill.UNIFORM.value)
     parser.add_argument(
@@ -146,10 +146,10 @@ def _add_planner(parser: ArgumentParser) -> None:
         "--newcomers",
         choices=[one.value for one in Newcomers],
         default=Newcomers.OPEN.value,
-        help="prudent: room is kept for newcomers that need little; usual: open",
+        help="prudent: room is kept for newcomers that need little; default: open",
     )
     parser.add_argument(
-        "--bound", action="store_true", help="also tell how many deadlines any schedule could meet"
+        "--bound", action="store_true", help="also compute how many deadlines any schedule could meet"
     )
 
 
@@ -164,7 +164,7 @@ def _add_failures(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--server-end-notice-seconds",
         type=float,
-        help=f"with a rate: how long before its end it becomes known; usual: {NOTICE_SECONDS:g}",
+        help=f"with a rate: how long before its end it becomes known; default: {NOTICE_SECONDS:g}",
     )
 
 
@@ -172,17 +172,17 @@ def _add_host_memory(parser: ArgumentParser) -> None:
     """Servers' memory and workers' need of it."""
     parser.add_argument(
         "--server-memory-gb",
-        help="host memory of each server: gigabytes for all, or a file (server, memory_gb); usual: no limit",
+        help="host memory of each server: GB for all, or a file (server, memory_gb); default: no limit",
     )
     parser.add_argument(
         "--worker-memory-gb",
         type=float,
-        help="host memory of one worker of each job for which neither trace nor table says it",
+        help="host memory of one worker of each job for which neither trace nor table has it",
     )
     parser.add_argument(
         "--least-worker-memory-gb",
         type=float,
-        help="servers with less host memory for each GPU are not used; usual: 0",
+        help="servers with less host memory for each GPU are not used; default: 0",
     )
 
 
@@ -192,10 +192,10 @@ def _add_recovery(parser: ArgumentParser) -> None:
         "--recovery",
         choices=[one.value for one in Recovery],
         default=Recovery.DURABLE.value,
-        help="what jobs of a lost server begin again from; usual: durable storage alone",
+        help="what jobs of a lost server resume from; default: durable storage alone",
     )
     parser.add_argument(
-        "--replicas", type=int, default=2, help="copies of a state with --recovery memory; usual: 2"
+        "--replicas", type=int, default=2, help="copies of a state with --recovery memory; default: 2"
     )
 
 

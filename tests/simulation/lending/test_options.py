@@ -131,7 +131,7 @@ def test_a_new_choice_is_one_line() -> None:
     parser = ArgumentParser()
     add_options(parser.add_argument_group("rules"), more)
     assert parser.parse_args(["--spread-thin", "on"]).spread_thin == "on"
-    assert "whether workers spread; usual: off" in " ".join(parser.format_help().split())
+    assert "whether workers spread; default: off" in " ".join(parser.format_help().split())
     assert values_of((("spread_thin", 1.0), ("ageing_weight", 2.0)), more) == {
         "spread_thin": True, "ageing_weight": 2.0,
     }  # fmt: skip
