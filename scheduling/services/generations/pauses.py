@@ -34,7 +34,7 @@ def tell_pause(job: Job, generation: Generation) -> None:
     if not counted or generation.pause_seconds is None:
         return
     waiting, loading = generation.waiting_seconds or 0.0, generation.loading_seconds or 0.0
-    rest = generation.pause_seconds - waiting - loading
+    rest = max(0.0, round(generation.pause_seconds - waiting - loading, 3))
     read = ", ".join(
         f"{count} {_WHERE[source]}" for source in StateSource if (count := counted.get(source, 0))
     )
