@@ -1,7 +1,7 @@
 """Bounds on the speed of any plan: the published upper bound on throughput, and a proved lower bound on time.
 
-The published bound makes compression free and selects again. A greedy selection proves nothing, so requests
-are refused by the other: it counts only bytes, without latencies, because fusion could save these.
+The published bound makes compression free and selects again. A greedy selection proves nothing. The other
+counts only bytes, without latencies, because fusion could save these.
 """
 
 from __future__ import annotations
@@ -60,17 +60,6 @@ def least_iteration_seconds(question: Question) -> float:
         least = float((weight * between + (1.0 - weight) * within).min())
         found = max(found, float((ready + still_to_send * least).max()))
     return model.other_seconds + found
-
-
-def refusal(question: Question, iteration_seconds: float) -> str | None:
-    """Return a sentence that explains why no plan has iterations of that length; None if one may have."""
-    least = least_iteration_seconds(question)
-    if iteration_seconds >= least:
-        return None
-    return (
-        f"no plan has iterations of {iteration_seconds:g} s: computing and what has to pass the links take "
-        f"{least:g} s at least"
-    )
 
 
 def _without_latency(costs: CostModel) -> CostModel:

@@ -6,7 +6,7 @@ only, 9 compress nothing, so |C_gpu| is 165.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import product
@@ -21,8 +21,6 @@ from communication.espresso.options import (
     Routine,
     Step,
     Task,
-    compressions,
-    devices_of,
     on_device,
 )
 from communication.profiles.codec import Device
@@ -65,31 +63,6 @@ def gpu_options() -> tuple[Option, ...]:
 def belongs(option: Option) -> bool:
     """Whether the decision tree has this option, checked by its counterpart on GPUs only."""
     return on_device(option, Device.GPU) in _gpu_option_set()
-
-
-def restricted(
-    among: Sequence[Option],
-    *,
-    most_compressions: int | None = None,
-    flat: bool = True,
-    devices: Sequence[Device] = (Device.GPU, Device.CPU),
-    where: Callable[[Option], bool] = lambda option: True,
-) -> tuple[Option, ...]:
-    """Return the options that satisfy a user's constraints.
-
-    Args:
-        most_compressions: limit of compressions, because each one loses accuracy.
-        flat: whether all GPUs may exchange at once, regardless of servers.
-        devices: those that may encode and decode.
-    """
-    return tuple(
-        option
-        for option in among
-        if (most_compressions is None or compressions(option) <= most_compressions)
-        and (flat or not any(step.level is Level.FLAT for step in option))
-        and devices_of(option) <= set(devices)
-        and where(option)
-    )
 
 
 @cache

@@ -41,8 +41,6 @@ class EspressoPlan:
         tensors: in order of readiness.
         payload_bytes: sum over all tensors of the largest stack of payloads that a rank holds.
         predicted: with this plan. predicted_dense: without compression, from the same profiles.
-        upper_bound_seconds: an iteration in which compression takes no time.
-        least_seconds: lower bound for all plans of these options.
     """
 
     placement: PlacementShape
@@ -53,8 +51,6 @@ class EspressoPlan:
     payload_bytes: int
     predicted: Prediction
     predicted_dense: Prediction
-    upper_bound_seconds: float
-    least_seconds: float
 
     @property
     def planner(self) -> str:

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from communication.espresso.baselines import fastest_by_itself
-from communication.espresso.bounds import free_compression_seconds, least_iteration_seconds
 from communication.espresso.costs import CostModel
 from communication.espresso.operations import Resource, operations
-from communication.espresso.options import Option
 from communication.espresso.plan import UNCOMPRESSED, EspressoPlan, TensorOption
 from communication.espresso.question import Question, question_of
 from communication.espresso.selection import select
@@ -27,19 +25,15 @@ def plan_compression(
     placement: PlacementShape,
     links: LinkProfile,
     codecs: Mapping[Device, CodecProfile],
-    *,
-    options: Sequence[Option] | None = None,
 ) -> EspressoPlan:
     """Return the plan of a job on a placement.
 
     Args:
         codecs: one algorithm on the devices that may compress; empty to compress nothing.
-        options: those that satisfy a user's constraints (`decision_tree.restricted`); by default all that
-            compress on one device each.
 
     Raises ValueError for a tensor without elements, codecs of several algorithms, no option.
     """
-    question = question_of(model, CostModel(placement, links, codecs), options)
+    question = question_of(model, CostModel(placement, links, codecs))
     selection = select(question)
     plain = np.flatnonzero(question.compressions == 0)
     dense = fastest_by_itself(question, plain) if plain.size else selection.strategy
@@ -59,8 +53,6 @@ def plan_compression(
         payload_bytes=_payload_bytes(question, selection.strategy),
         predicted=predicted(question, selection.strategy),
         predicted_dense=predicted(question, dense),
-        upper_bound_seconds=free_compression_seconds(question, selection),
-        least_seconds=least_iteration_seconds(question),
     )
 
 

@@ -6,7 +6,9 @@ compression, from the isolated-times rule, and from a baseline that is still bet
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -21,11 +23,10 @@ from communication.profiles.codec import Device
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """A strategy, F(S), and how it was found. ``evaluations``: timelines computed."""
+    """A strategy, and F(S). ``evaluations``: timelines computed."""
 
     strategy: Integers
     seconds: float
-    found_by: str
     evaluations: int
 
 
@@ -35,24 +36,22 @@ def select_as_published(question: Question) -> Selection:
     candidates = question.candidates(question.columns_on(Device.GPU, uncompressed=False))
     strategy, _ = decide(question.choices, _start(question), candidates)
     strategy, seconds = offload(question.choices, strategy)
-    return Selection(strategy, seconds, "one pass", question.engine.evaluations - before)
+    return Selection(strategy, seconds, question.engine.evaluations - before)
 
 
 def select(question: Question) -> Selection:
     """Return the best strategy found by passes from several starts; never worse than a baseline."""
     engine = question.engine
     before = engine.evaluations
-    starts = _starts(question) | _by_scheme(question)
-    found = {name: _decided_and_offloaded(question, start) for name, start in starts.items()}
-    by = min(found, key=lambda name: found[name][1])
-    strategy, seconds = _over_all_devices(question, found[by][0])
+    starts = [*_starts(question), *_by_scheme(question)]
+    found = [_decided_and_offloaded(question, start) for start in starts]
+    strategy, seconds = _over_all_devices(question, min(found, key=itemgetter(1))[0])
     for baseline in BASELINES:
         if baseline.available(question):
             start = baseline.choose(question)
             if engine.seconds(start) < seconds - EQUAL_SECONDS:
                 strategy, seconds = _over_all_devices(question, _decided_and_offloaded(question, start)[0])
-                by = baseline.name
-    return Selection(strategy, seconds, by, engine.evaluations - before)
+    return Selection(strategy, seconds, engine.evaluations - before)
 
 
 def _decided_and_offloaded(question: Question, start: Integers) -> tuple[Integers, float]:
@@ -71,30 +70,26 @@ def _over_all_devices(question: Question, strategy: Integers) -> tuple[Integers,
     return passes(question.choices, strategy, every, removes=False)
 
 
-def _starts(question: Question) -> dict[str, Integers]:
+def _starts(question: Question) -> list[Integers]:
     """Return the starts: no compression, the isolated-times rule, and a pass from all compressed."""
     every = np.arange(len(question.options))
-    starts = {"nothing compressed": _start(question), "fastest by itself": fastest_by_itself(question, every)}
+    starts = [_start(question), fastest_by_itself(question, every)]
     compressing = np.flatnonzero(question.compressions > 0)
     if compressing.size:
         all_compressed = fastest_by_itself(question, compressing)
-        starts["all compressed"] = passes(
-            question.choices, all_compressed, question.candidates(compressing), most=1
-        )[0]
+        starts.append(passes(question.choices, all_compressed, question.candidates(compressing), most=1)[0])
     return starts
 
 
-def _by_scheme(question: Question) -> dict[str, Integers]:
-    """Return starts in which each tensor uses one scheme or no compression. With free choice the first
+def _by_scheme(question: Question) -> Iterator[Integers]:
+    """Yield starts in which each tensor uses one scheme or no compression. With free choice the first
     tensors decided can leave too little to later ones."""
-    found = {}
-    for name, make in SCHEMES.items():
+    for make in SCHEMES.values():
         options = (FP32, make(Device.GPU))
         if all(option in question.table.columns for option in options):
             columns = np.array([question.table.columns[option] for option in options])
             start = question.everywhere(FP32)
-            found[name] = passes(question.choices, start, question.candidates(columns))[0]
-    return found
+            yield passes(question.choices, start, question.candidates(columns))[0]
 
 
 def _start(question: Question) -> Integers:

@@ -29,24 +29,8 @@ from communication.hooks.residuals import Row
 from communication.profiles.codec import Device
 
 
-def carry_out(
-    option: Option, gradient: int, values: Tensor, feedback: ErrorFeedback, groups: PlacementGroups, seed: int
-) -> Tensor:
-    """Return the sum of all ranks' gradients under an option. A collective call; all ranks get the same bits.
-
-    Args:
-        gradient: its number, the key of its residuals.
-        values: flat FP32, which may be overwritten.
-        seed: equal on all ranks, different in each iteration.
-    """
-    exchange = Carrying(option, gradient, values, feedback, groups, seed)
-    for work in exchange.works():
-        work.wait()
-    return exchange.sums
-
-
 class Carrying:
-    """The execution of an option on one gradient."""
+    """The execution of an option on one gradient. A collective operation; all ranks get the same bits."""
 
     def __init__(
         self,
@@ -59,8 +43,15 @@ class Carrying:
         notes: StageNotes | None = None,
         course: Course | None = None,
     ) -> None:
-        """See `carry_out`. Starts nothing. ``notes``: records the stages. ``course``: reports to the device's
-        clock."""
+        """Start nothing.
+
+        Args:
+            gradient: its number, the key of its residuals.
+            values: flat FP32, which may be overwritten.
+            seed: equal on all ranks, different in each iteration.
+            notes: records the stages.
+            course: reports to the device's clock.
+        """
         self._course = Course() if course is None else course
         self._notes = StageNotes() if notes is None else notes
         self._operations = operations(option, groups.shape)

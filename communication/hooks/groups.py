@@ -20,7 +20,6 @@ from communication.profiles.placement import PlacementShape
 LevelStep = tuple[Level, bool]
 #: Description of the groups' traffic, including broadcasts, for code that distinguishes traffic.
 GRADIENTS = "gradients"
-FIRST_FLAT: LevelStep = (Level.FLAT, False)
 ALL_STEPS: tuple[LevelStep, ...] = tuple(product(Level, (False, True)))
 #: Number of names that this rank has given to groups.
 _names = 0

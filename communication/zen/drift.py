@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import quantiles
 from typing import Any
 
 #: A hashed exchange above it is abandoned, and one with a higher expected imbalance is not started.
 MOST_IMBALANCE = 1.2
 #: Consecutive iterations that may exceed the prediction and margin.
 PATIENCE_ITERATIONS = 50
-#: The margin until ENOUGH_ITERATIONS; then the 95th percentile of measured over predicted time.
+#: Relative margin over a prediction.
 MARGIN = 0.15
-ENOUGH_ITERATIONS = 200
-PERCENTILE = 95
 #: Relative change of a density that calls for a new profile.
 MOST_DRIFT = 0.2
 
@@ -36,25 +33,12 @@ class WindowReport:
     pull_imbalance: float = 1.0
 
 
-def margin(measured_over_predicted: Sequence[float]) -> float:
-    """Return the relative margin over a prediction: 0.15 until 200 iterations, then their 95th percentile;
-    never negative."""
-    if len(measured_over_predicted) < ENOUGH_ITERATIONS:
-        return MARGIN
-    return max(0.0, quantiles(measured_over_predicted, n=100, method="inclusive")[PERCENTILE - 1] - 1.0)
-
-
-def reason_to_fall_back(
-    report: WindowReport, predicted_seconds: float, allowed: float = MARGIN
-) -> str | None:
-    """Return why the plan should be replaced, as a sentence with numbers; None if it holds.
-
-    ``allowed``: the margin of `margin`.
-    """
+def reason_to_fall_back(report: WindowReport, predicted_seconds: float) -> str | None:
+    """Return why the plan should be replaced, as a sentence with numbers; None if it holds."""
     worst = max(report.push_imbalance, report.pull_imbalance)
     if worst > MOST_IMBALANCE:
         return f"the fullest server received {worst:.2f} times the mean, and {MOST_IMBALANCE} is the most"
-    limit = predicted_seconds * (1.0 + allowed)
+    limit = predicted_seconds * (1.0 + MARGIN)
     in_a_row = 0
     for seconds in report.iteration_seconds:
         in_a_row = in_a_row + 1 if seconds > limit else 0

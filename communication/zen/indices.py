@@ -1,4 +1,4 @@
-"""Indices of non-zeros, and their conversion from and to a gradient."""
+"""Indices of non-zeros, and their order in a gradient."""
 
 from __future__ import annotations
 
@@ -20,13 +20,6 @@ MOST_ELEMENTS = 2**31 - 1
 def nonzero_indices(gradient: Values) -> Indices:
     """Return the indices of a flat gradient's non-zeros. NaN and infinity count, negative zero does not."""
     return np.flatnonzero(gradient) + 1
-
-
-def dense_from(indices: Indices, values: Values, elements: int) -> Values:
-    """Return the flat gradient with these values at these indices and zeros elsewhere."""
-    gradient: Values = np.zeros(elements, values.dtype)
-    gradient[indices - 1] = values
-    return gradient
 
 
 def checked_elements(elements: int) -> int:

@@ -60,11 +60,6 @@ class PartitionTable:
         """Elements of the tensor."""
         return len(self.position)
 
-    @property
-    def table_bytes(self) -> int:
-        """Memory of the table: eight bytes per element."""
-        return self.position.nbytes + sum(each.nbytes for each in self.members)
-
 
 def partition_table(elements: int, parts: int, hashes: HashFunctions) -> PartitionTable:
     """Return the table of a tensor. With fewer elements than partitions some are empty."""
@@ -76,14 +71,3 @@ def partition_table(elements: int, parts: int, hashes: HashFunctions) -> Partiti
         position[places] = np.arange(len(places), dtype=np.int32)
         members.append((places + 1).astype(np.int32))
     return PartitionTable(tuple(members), position)
-
-
-#: Time per unit to recompute a table, counted in a rescale's pause. Measured with numpy on one core, with a
-#: margin; the paper's GPUs are faster.
-TABLE_SECONDS_PER_UNIT = 6e-8
-
-
-def table_seconds(units: int, parts_before: int, parts_now: int) -> float:
-    """Return the seconds to recompute a rank's table when the number of participants changes; 0 if it does
-    not, because partitions depend only on seeds and that number."""
-    return 0.0 if parts_before == parts_now else units * TABLE_SECONDS_PER_UNIT

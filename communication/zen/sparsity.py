@@ -32,13 +32,6 @@ def density(indices: Indices, elements: int) -> float:
     return len(indices) / elements if elements else 0.0
 
 
-def densification(workers: Sequence[Indices]) -> float:
-    """Return the density of the sum over the mean density of one (Definition 3.4): 1 if all are equal, the
-    number of workers if none overlap."""
-    total = sum(map(len, workers))
-    return len(union(workers)) * len(workers) / total if total else 1.0
-
-
 def part_counts(indices: Indices, elements: int, parts: int) -> NDArray[np.int64]:
     """Return the non-zeros in each of ``parts`` contiguous equal parts of the tensor (sizes may differ by one
     element)."""

@@ -134,7 +134,6 @@ class LendingRule:
             need=self.need(usage, forecast),
             reserve=self.reserve,
             target=target,
-            delta=target - staying,
             # Servers being returned are not at home yet, so they count as on loan.
             lend=max(0, self.worth_lending(usage, forecast, recent_peak) - on_loan),
             reclaim=measured + foreseen,
@@ -151,15 +150,13 @@ class LendingRule:
 class LendingDecision:
     """Decision of the lending rule, in servers.
 
-    ``delta`` is ``target`` less the servers on loan that are not being returned. At most one of ``lend`` and
-    ``reclaim`` is above 0. ``shortfall``: servers missing now for the measured usage, which stands for
-    violated latency targets.
+    At most one of ``lend`` and ``reclaim`` is above 0. ``shortfall``: servers missing now for the measured
+    usage, which stands for violated latency targets.
     """
 
     need: int
     reserve: int
     target: int
-    delta: int
     lend: int
     reclaim: int
     shortfall: int

@@ -77,6 +77,11 @@ def interpolate(top1: float, top2: float, two_expert_share: float) -> float:
     return top1 + two_expert_share * (top2 - top1)
 
 
+def share_of_top2(two_expert_share: float) -> float:
+    """Return rows, bytes of the all-to-all and expert FLOPs relative to top-2: (1 + r) / 2."""
+    return (1.0 + two_expert_share) / 2.0
+
+
 def implied_share(top1: float, top2: float, adaptive: float) -> float:
     """Return the two-expert share at which `interpolate` gives `adaptive`. Raises ValueError if top-1 and
     top-2 are equal."""

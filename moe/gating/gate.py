@@ -92,23 +92,6 @@ def decide(probabilities: Probabilities, threshold: float, margin: Margin = Marg
     return Decision(first, np.where(lead <= threshold + MARGIN_TOLERANCE, second, NO_EXPERT), lead)
 
 
-def combine_weights(
-    probabilities: Probabilities, decision: Decision, *, renormalise_pairs: bool = False
-) -> NDArray[np.float64]:
-    """Return [tokens, 2]: the weights of a token's expert outputs (equation 5.3); 0 for a missing second.
-
-    Args:
-        renormalise_pairs: scale the two weights of a pair to sum to 1. The paper uses raw probabilities.
-    """
-    rows = np.arange(len(decision.first))
-    first = probabilities[rows, decision.first]
-    second = probabilities[rows, decision.second] * decision.has_two
-    weights = np.stack((first, second), axis=1)
-    if renormalise_pairs:
-        weights[decision.has_two] /= weights[decision.has_two].sum(axis=1, keepdims=True)
-    return weights
-
-
 def check_probabilities(probabilities: Probabilities) -> Probabilities:
     """Return the probabilities as a float64 matrix. Raises ValueError unless the shape is [tokens, experts]
     with at least one expert."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from moe.lina.expert_paths import Counts, Probabilities
@@ -45,30 +43,6 @@ def dispatch(counts: Counts, placement: ReplicaPlacement, *, prefers_local: bool
     return flows
 
 
-def dispatch_by_source(counts: Counts, placement: ReplicaPlacement) -> Counts:
-    """Return the same as `dispatch` for sources that do not know each other's counts.
-
-    Each source divides its own tokens by the shares. Of equal fractions, it prefers another host than the
-    source before it, so that not all sources round up the same host.
-
-    Args:
-        counts: (sources, experts): tokens of each device.
-
-    Raises:
-        ValueError: `counts` has another shape or negative numbers.
-    """
-    counts = _check_counts(counts, (placement.devices, placement.experts))
-    sources = np.arange(placement.devices)
-    flows = np.zeros((placement.devices, placement.devices, placement.experts), dtype=np.int64)
-    weights = placement.weights
-    for expert in range(placement.experts):
-        hosts = np.asarray(placement.hosts(expert))
-        # (hosts, sources): the hosts in the order of each source.
-        rotated = hosts[(np.arange(len(hosts))[:, None] + sources) % len(hosts)]
-        flows[sources, rotated, expert] = _divide(counts[:, expert], weights[rotated, expert])
-    return flows
-
-
 def token_devices(experts: Counts, flows: Counts) -> Counts:
     """Return the device that computes each token of one source.
 
@@ -86,46 +60,6 @@ def token_devices(experts: Counts, flows: Counts) -> Counts:
     by_expert = np.tile(np.arange(flows.shape[0]), flows.shape[1])
     devices[np.argsort(experts, kind="stable")] = np.repeat(by_expert, flows.T.ravel())
     return devices
-
-
-@dataclass(frozen=True)
-class ExchangeLoad:
-    """Rows of an uneven all-to-all by device.
-
-    Attributes:
-        sent: rows to other devices.
-        received: rows from other devices.
-        computed: rows that the device's experts compute, its own included.
-    """
-
-    sent: Counts
-    received: Counts
-    computed: Counts
-
-    @property
-    def busiest(self) -> int:
-        """Rows in or out of the busiest device; the all-to-all takes time in proportion to it."""
-        return int(max(self.sent.max(), self.received.max()))
-
-    @property
-    def imbalance(self) -> float:
-        """Rows that the fullest device computes, relative to the mean; 1 without rows."""
-        return imbalance(self.computed)
-
-
-def exchange_load(rows: Counts) -> ExchangeLoad:
-    """Return the load of rows by source and device; rows that stay on their device do not travel.
-
-    Args:
-        rows: (devices, devices).
-
-    Raises:
-        ValueError: `rows` is not square, or has negative numbers.
-    """
-    rows = np.asarray(rows, dtype=np.int64)
-    rows = _check_counts(rows, (len(rows), len(rows)))
-    travelling = rows - np.diag(np.diag(rows))
-    return ExchangeLoad(travelling.sum(axis=1), travelling.sum(axis=0), rows.sum(axis=0))
 
 
 def imbalance(loads: Counts) -> float:

@@ -104,26 +104,3 @@ def cut(
         MicroOperation(traffic, tensor, piece, len(lengths), piece * each, piece_length, lane)
         for piece, piece_length in enumerate(lengths)
     )
-
-
-def capacity_rows(tokens: int, experts: int, experts_per_token: int, capacity_factor: float = 1.0) -> int:
-    """Return the rows that an expert takes of one device: ceil(k · cf · tokens / experts).
-
-    Raises:
-        ValueError: there is no expert, or `capacity_factor` is not positive.
-    """
-    if experts < 1:
-        raise ValueError(f"experts is {experts}; it must be at least 1")
-    if not capacity_factor > 0:
-        raise ValueError(f"capacity_factor is {capacity_factor:g}; it must be above 0")
-    # Rounding errors of the factor must add no row.
-    return math.ceil(experts_per_token * capacity_factor * tokens / experts - 1e-9)
-
-
-def payload_bytes(experts: int, rows: int, width: int, element_bytes: int) -> int:
-    """Return the bytes of one all-to-all on one device: experts · rows · width · element_bytes.
-
-    With the capacity of `capacity_rows` this hardly depends on the number of experts; the sum over devices
-    grows with it.
-    """
-    return experts * rows * width * element_bytes

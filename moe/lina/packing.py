@@ -73,35 +73,6 @@ class ExpertPacking:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertMove:
-    """Transfer of an expert's parameters and optimizer state."""
-
-    expert: int
-    source: int
-    target: int
-
-
-def plan_moves(before: ExpertPacking, after: ExpertPacking) -> tuple[ExpertMove, ...]:
-    """Return the transfers from one packing to another, by expert and target.
-
-    A device receives an expert from the nearest host by rank; of two equally near ones, from the lower.
-
-    Raises:
-        ValueError: experts or devices differ.
-    """
-    if (before.experts, before.devices) != (after.experts, after.devices):
-        raise ValueError(f"packings {before} and {after} must have the same experts and devices")
-    moves = []
-    for expert in range(after.experts):
-        sources = before.hosts(expert)
-        for target in after.hosts(expert):
-            if target not in sources:
-                source = min(sources, key=lambda device: (abs(device - target), device))
-                moves.append(ExpertMove(expert, source, target))
-    return tuple(moves)
-
-
-@dataclass(frozen=True, slots=True)
 class StepTimes:
     """Mean times of one training step, in seconds.
 

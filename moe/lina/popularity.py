@@ -3,7 +3,6 @@ equation 4.1 of the thesis; step I2)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -71,19 +70,6 @@ def estimate_popularity(
     _, first, tokens = np.unique(codes, return_index=True, return_counts=True)
     kept = _keep(profile.distributions(layer, paths[first]), experts_per_token, estimate)
     return Popularity(len(paths), tokens @ kept)
-
-
-def combine(estimates: Sequence[Popularity]) -> Popularity:
-    """Return the estimate for the tokens of all devices.
-
-    Raises:
-        ValueError: there is no estimate.
-    """
-    if not estimates:
-        raise ValueError("estimates are empty; there must be one of each device")
-    return Popularity(
-        sum(each.tokens for each in estimates), np.sum([each.expected for each in estimates], axis=0)
-    )
 
 
 def _keep(probabilities: Probabilities, experts_per_token: int, estimate: Estimate) -> Probabilities:

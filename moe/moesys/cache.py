@@ -26,14 +26,12 @@ class Rule(StrEnum):
     """How a victim is chosen.
 
     `cold`: the smallest count. `literal`: the smallest count if it reaches the threshold. `prose`: the
-    smallest count that reaches the threshold; if there is none, the smallest count. `prose_bypass`: as
-    `prose`, but no victim if no count reaches the threshold.
+    smallest count that reaches the threshold; if there is none, the smallest count.
     """
 
     COLD = "cold"
     LITERAL = "literal"
     PROSE = "prose"
-    PROSE_BYPASS = "prose_bypass"
 
 
 class Kind(StrEnum):

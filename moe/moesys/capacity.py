@@ -198,32 +198,6 @@ def fullest_bytes(
     return needed_bytes(tier, devices, sizes, gpus, demands, tiers) * hosted / sizes.experts
 
 
-def largest_sparse(
-    devices: int, dense: float, layers: int, device: DeviceCapacity, demands: TrainingDemands
-) -> dict[Tier, float]:
-    """Return S_max of each tier: the sparse parameters that `devices` devices hold. The smallest one binds.
-
-    Experts count as evenly spread. The values of device and host memory are infinite if α is 0.
-
-    Raises:
-        ValueError: there is no device or layer.
-    """
-    check_at_least("devices", devices)
-    check_at_least("layers", layers)
-    dense_bytes = needed_bytes(
-        Tier.GPU, devices, ModelSizes(dense, 0.0, layers, 1), device.gpus, demands, ALL_TIERS
-    )
-    room = max(0.0, device.gpu_bytes * devices - dense_bytes)
-    alpha = demands.alpha
-    on_gpu = room * layers / (demands.active_bytes_on_gpu * alpha) if alpha else float("inf")
-    on_cpu = device.cpu_bytes * devices / (STATE_BYTES * alpha) if alpha else float("inf")
-    return {
-        Tier.GPU: on_gpu if room else 0.0,
-        Tier.CPU: on_cpu,
-        Tier.SSD: demands.usable_disk * device.ssd_bytes * devices / FILE_BYTES,
-    }
-
-
 def fewest_gpus_without_tiers(
     sizes: ModelSizes, gpu_bytes: float, activation_bytes: float, max_gpus: int
 ) -> int | None:

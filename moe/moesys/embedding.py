@@ -81,10 +81,6 @@ class TableTraffic:
         """Least memory that a partition saves on each worker."""
         return STATE_BYTES * self.rows * self.columns * self._others
 
-    def prefers_partition(self, *, memory_binds: bool = False) -> bool:
-        """Return whether to partition the table: if it sends fewer bytes, or memory binds."""
-        return self.workers > 1 and (memory_binds or self.partitioned_bytes < self.replicated_bytes)
-
     @property
     def _others(self) -> float:
         return (self.workers - 1) / self.workers

@@ -1,4 +1,4 @@
-"""The number of GPUs of a multi-task job, and when a new plan pays off."""
+"""The number of GPUs of a multi-task job."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ import numpy as np
 from moe.moesys.checks import check_at_least, check_not_negative, check_positive
 from moe.moesys.choices import Mode
 from moe.moesys.elastic import plan_elastic
-from moe.moesys.tasks import ElasticPlan, RankMemory, Task, imbalance
-
-#: Largest load over mean load above which a new plan is considered.
-IMBALANCED = 1.2
-#: The imbalance must last for this many windows.
-WINDOWS = 3
+from moe.moesys.tasks import ElasticPlan, RankMemory, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,36 +136,3 @@ def choose_gang(
         raise ValueError("steps is missing; a deadline needs it")
     check_at_least("steps", steps)
     return next((gang for gang in gangs if gang.step_seconds * steps <= deadline_seconds), None)
-
-
-@dataclass(frozen=True, slots=True)
-class NewPlan:
-    """A suggested plan. `gain_seconds`: time saved until the end of the job, less the time of the change."""
-
-    gang: Gang
-    gain_seconds: float
-
-
-def suggest_plan(
-    windows: Sequence[Sequence[float]],
-    current: ElasticPlan,
-    cost: StepCost,
-    free_gpus: int,
-    *,
-    steps_left: int,
-    change_seconds: float,
-    memory: RankMemory | None = None,
-) -> NewPlan | None:
-    """Return the fastest other gang if loads were unequal for three windows and the change pays off.
-
-    Args:
-        windows: loads of the ranks in each window, the newest last.
-        free_gpus: GPUs beside those of the job.
-    """
-    newest = windows[-WINDOWS:]
-    if len(newest) < WINDOWS or min(map(imbalance, newest)) <= IMBALANCED:
-        return None
-    gangs = useful_gangs(current.tasks, cost, current.gpus + free_gpus, memory)
-    fastest = min(gangs, key=lambda gang: (gang.step_seconds, gang.plan.gpus))
-    gain = (cost.seconds(max(newest[-1])) - fastest.step_seconds) * steps_left - change_seconds
-    return NewPlan(fastest, gain) if gain > 0.0 else None

@@ -68,20 +68,6 @@ def exchange_steps(counts: Counts, rank: int, ranks_per_server: int) -> Exchange
     )
 
 
-def expert_order(counts: Counts) -> Counts:
-    """Return the order of received rows by local expert, then by source, in which experts compute them.
-
-    Args:
-        counts: (sources, local experts): rows that a rank receives, ordered by source, then by expert.
-
-    Raises:
-        ValueError: counts are no table, or negative.
-    """
-    if counts.ndim != 2 or (counts < 0).any():
-        raise ValueError("counts must be a table of sources by experts, each at least 0")
-    return _transposing_order(counts)
-
-
 def messages_between(servers: int, ranks_per_server: int) -> tuple[int, int]:
     """Return the messages of a rank to other servers: flat, and hierarchical."""
     check_at_least("servers", servers)

@@ -80,31 +80,16 @@ class PrefetchSchedule:
 
 def two_channel_schedule(times: LayerTimes, lookahead: int = 1) -> PrefetchSchedule:
     """Return the schedule with a channel for gathers and one for fetches. `lookahead` is at least 1."""
-    return _schedule(times.compute, times.gather, times.fetch, lookahead)
-
-
-def one_channel_schedule(times: LayerTimes, lookahead: int = 1) -> PrefetchSchedule:
-    """Return the schedule if gathers and fetches share one channel."""
-    both = times.gather + times.fetch
-    return _schedule(times.compute, both, both, lookahead)
-
-
-def serial_seconds(times: LayerTimes) -> float:
-    """Return the time without prefetch: each layer is gathered, fetched and computed in turn."""
-    return float(times.compute.sum() + times.gather.sum() + times.fetch.sum())
-
-
-def _schedule(compute: Floats, gather: Floats, fetch: Floats, lookahead: int) -> PrefetchSchedule:
     check_at_least("lookahead", lookahead)
-    layers = len(compute)
+    layers = len(times)
     gather_ends, fetch_ends, starts, ends = (np.zeros(layers) for _ in range(4))
     last_gather = last_fetch = last_compute = 0.0
     for layer in range(layers):
         issued = starts[layer - lookahead] if layer >= lookahead else 0.0
-        gather_ends[layer] = last_gather = max(last_gather, issued) + gather[layer]
-        fetch_ends[layer] = last_fetch = max(last_fetch, issued) + fetch[layer]
+        gather_ends[layer] = last_gather = max(last_gather, issued) + times.gather[layer]
+        fetch_ends[layer] = last_fetch = max(last_fetch, issued) + times.fetch[layer]
         starts[layer] = max(last_compute, last_gather, last_fetch)
-        ends[layer] = last_compute = starts[layer] + compute[layer]
+        ends[layer] = last_compute = starts[layer] + times.compute[layer]
     return PrefetchSchedule(gather_ends, fetch_ends, starts, ends)
 
 

@@ -141,15 +141,6 @@ def spread_layers(layers: int, sections: int) -> tuple[int, ...]:
     return tuple((2 * index + 1) * layers // (2 * count) for index in range(count))
 
 
-def spread_bound_seconds(layers: int, sections: int, compute_seconds: float, load_seconds: float) -> float:
-    """Return a lower bound of a pass in steady state with spread layers: computation, or the copies."""
-    _check_ring(layers, sections)
-    _check_times(compute_seconds, load_seconds)
-    if sections >= layers or sections < RING_SECTIONS:
-        return steady_seconds(layers, sections, compute_seconds, load_seconds)
-    return max(layers * compute_seconds, (layers - sections + RING_SECTIONS) * load_seconds)
-
-
 def period_seconds(
     layers: int,
     sections: int,

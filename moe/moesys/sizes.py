@@ -1,4 +1,4 @@
-"""Parameters of a model with experts, and the share of them that a step activates.
+"""Parameters of a model with experts.
 
 Every token uses the dense parameters: attention, embeddings, norms, gates. The sparse parameters are the
 weights of experts. Only tokens that are routed to an expert use its weights.
@@ -7,9 +7,6 @@ weights of experts. Only tokens that are routed to an expert use its weights.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-
-import numpy as np
-from numpy.typing import NDArray
 
 from moe.moesys.checks import check_at_least, check_not_negative
 
@@ -85,33 +82,3 @@ class ModelShape:
             layers=self.layers,
             experts=self.experts,
         )
-
-
-def uniform_activated_share(experts: int, experts_per_token: int, tokens: int) -> float:
-    """Return the expected share of experts that at least one of `tokens` tokens reaches (α), under uniform
-    routing.
-
-    Raises:
-        ValueError: a token chooses more experts than there are, or a value is too small.
-    """
-    check_at_least("experts", experts)
-    check_at_least("experts_per_token", experts_per_token)
-    check_at_least("tokens", tokens, 0)
-    if experts_per_token > experts:
-        raise ValueError(f"experts_per_token is {experts_per_token}; there are only {experts} experts")
-    return 1.0 - (1.0 - experts_per_token / experts) ** tokens
-
-
-def activated_share(probabilities: NDArray[np.float64], tokens: int) -> float:
-    """Return α for experts of unequal popularity.
-
-    Args:
-        probabilities: (experts): the probability that a token reaches each expert.
-
-    Raises:
-        ValueError: a value is no probability, or there is none.
-    """
-    check_at_least("tokens", tokens, 0)
-    if not probabilities.size or not ((probabilities >= 0.0) & (probabilities <= 1.0)).all():
-        raise ValueError("probabilities must be at least one number, each between 0 and 1")
-    return float(np.mean(1.0 - (1.0 - probabilities) ** tokens))

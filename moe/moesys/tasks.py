@@ -165,18 +165,6 @@ def split_samples(batch: int, ranks: int) -> tuple[int, ...]:
     return tuple(even + (rank < more) for rank in range(ranks))
 
 
-def serving_replica(source: int, replicas: int, ranks: int) -> int:
-    """Return the replica of a task that serves a source rank. Replica j serves the j-th contiguous block.
-
-    Raises:
-        ValueError: there is no such rank, or no replica.
-    """
-    check_at_least("replicas", replicas)
-    if not 0 <= source < ranks:
-        raise ValueError(f"source is {source}; it must be a rank from 0 to {ranks - 1}")
-    return source * replicas // ranks
-
-
 def imbalance(loads: Sequence[float]) -> float:
     """Return largest load over mean load; 1 if all loads are 0.
 

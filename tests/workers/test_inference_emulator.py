@@ -339,10 +339,9 @@ def test_a_refused_order_is_decided_again(inference: InferenceCluster, client: C
     assert on_loan() == 6
 
 
-def test_requests_beyond_the_servers_at_home_are_not_served() -> None:
+def test_requests_beyond_the_servers_at_home_need_more() -> None:
     serving = serve(4.2 * REQUESTS_PER_SERVER, 3)
     assert (serving.needed_servers, serving.missing_servers) == (5, 2)
-    assert serving.served_per_second == 3 * REQUESTS_PER_SERVER
 
 
 def test_the_emulator_does_not_import_django() -> None:

@@ -51,7 +51,6 @@ class Serving:
     """How the requests of one moment were served by the servers at home."""
 
     requests_per_second: float
-    served_per_second: float
     #: Servers that the requests need.
     needed_servers: int
     #: Those that were not at home.
@@ -59,8 +58,6 @@ class Serving:
 
 
 def serve(requests_per_second: float, servers_at_home: int) -> Serving:
-    """Pack requests onto as few servers as possible; requests beyond the servers at home are not served in
-    time."""
+    """Pack requests onto as few servers as possible."""
     needed = max(0, ceil(requests_per_second / REQUESTS_PER_SERVER - ROUNDING_GUARD))
-    served = min(requests_per_second, servers_at_home * REQUESTS_PER_SERVER)
-    return Serving(requests_per_second, served, needed, max(0, needed - servers_at_home))
+    return Serving(requests_per_second, needed, max(0, needed - servers_at_home))

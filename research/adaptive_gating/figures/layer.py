@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from moe.gating.rows import share_of_top2
+from moe.gating.flops import share_of_top2
 from moe.gating.timing import layer_time
 from research.adaptive_gating import explaining
 from research.adaptive_gating.published import LAYER, LAYER_TIMES, share_place
@@ -16,7 +16,7 @@ from research.runs import RunSpec
 from simulation.reports.style import PALETTE, Drawing, base_figure
 
 NAME = "layer"
-HOW = "moe/gating/rows.py: rows computed and sent, (1 + r) / 2"
+HOW = "moe/gating/flops.py: rows computed and sent, (1 + r) / 2"
 
 
 def runs(full: bool) -> Sequence[RunSpec]:

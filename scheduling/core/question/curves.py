@@ -118,16 +118,3 @@ def share_on_empty_cluster(curve: ScalingCurve, iterations: float, seconds: floa
     """
     fast_enough = np.flatnonzero(iterations <= curve.throughput * seconds * (1 + 1e-9))
     return int(curve.levels[fast_enough[0]]) if fast_enough.size else None
-
-
-def cluster_efficiency(running: Sequence[tuple[ScalingCurve, int]], cluster_gpus: int) -> float:
-    """Sum of the running jobs' speed-ups over one GPU, divided by the cluster's GPUs.
-
-    For a job that was never measured on one GPU, its smallest level divided by that level's GPUs counts as
-    one GPU.
-    """
-    total = 0.0
-    for curve, gpus in running:
-        if gpus and curve.levels.size:
-            total += throughput_at(curve, gpus) / (float(curve.throughput[0]) / float(curve.levels[0]))
-    return total / cluster_gpus

@@ -42,7 +42,7 @@ def standing(job: Job, now: datetime) -> JobStanding:
     `with_history` has not read it."""
     outcome = PromiseOutcome(job.promise_outcome)
     if outcome == PromiseOutcome.MET:
-        return JobStanding("met", f"The promise was kept{_against(job, now)}.")
+        return JobStanding("met", f"The promise was kept{_against(job)}.")
     if outcome == PromiseOutcome.MISSED:
         return JobStanding("missed", f"The promise was missed: {_overdue(job, now)}. {_why(job)}")
     if outcome == PromiseOutcome.VOID:
@@ -91,7 +91,7 @@ def _overdue(job: Job, now: datetime) -> str:
     return f"its deadline passed {passed} ago at iteration {job.iterations_done:,} of {job.max_iterations:,}"
 
 
-def _against(job: Job, now: datetime) -> str:
+def _against(job: Job) -> str:
     if job.deadline_at is None or job.finished_at is None:
         return ""
     return f", {duration_text((job.deadline_at - job.finished_at).total_seconds())} before the deadline"

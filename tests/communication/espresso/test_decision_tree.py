@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from communication.espresso.decision_tree import belongs, gpu_options, options, restricted
+from communication.espresso.decision_tree import belongs, gpu_options, options
 from communication.espresso.options import (
     SECOND_ROUTINE,
     Level,
@@ -64,18 +64,6 @@ def test_second_steps_mirror_the_first_ones() -> None:
                 first = waiting.pop()
                 assert (SECOND_ROUTINE[first.routine], first.level) == (step.routine, step.level)
         assert not waiting
-
-
-def test_constraints_prune_the_tree() -> None:
-    hierarchical = restricted(options(), flat=False, devices=(Device.GPU,), most_compressions=1)
-    assert hierarchical
-    for option in hierarchical:
-        assert is_hierarchical(option)
-        assert compressions(option) <= 1
-        assert devices_of(option) <= {Device.GPU}
-    assert restricted(gpu_options(), where=lambda option: len(option) == 1) == (
-        (Step(Task.COMM, Routine.ALL_REDUCE, Level.FLAT),),
-    )
 
 
 def test_each_option_has_a_code_of_its_own() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from communication.espresso.decision_tree import gpu_options
-from communication.espresso.options import compressions, option_code
+from communication.espresso.options import option_code
 from communication.espresso.plan import EspressoPlan, parse_espresso_plan
 from communication.espresso.planner import plan_compression
 from communication.library.codecs import cpu_codec, gpu_codec
@@ -47,7 +47,6 @@ def test_a_plan_predicts_its_gain_over_dense() -> None:
     assert made.predicted.bytes_between < made.predicted_dense.bytes_between
     assert made.predicted_dense.device_seconds == made.predicted_dense.host_seconds == 0.0
     assert made.predicted.device_seconds + made.predicted.host_seconds > 0.0
-    assert made.least_seconds <= made.upper_bound_seconds <= made.predicted.iteration_seconds
     for told in (made.predicted, made.predicted_dense):
         assert told.iteration_seconds - told.exposed_seconds >= MODEL.compute_seconds - 1e-9
 
@@ -87,12 +86,6 @@ def test_ranks_read_the_plans_message() -> None:
     assert orders.tensors == made.tensors
     assert made.to_message()["digest"] == made.digest == plan().digest
     assert made.digest != plan(placement=PlacementShape(2, 4)).digest
-
-
-def test_constraints_of_a_user_are_kept() -> None:
-    among = [option for option in gpu_options() if compressions(option) <= 1]
-    made = plan(options=among)
-    assert {tensor.option for tensor in made.tensors} <= set(among)
 
 
 OPTION = option_code(gpu_options()[5])

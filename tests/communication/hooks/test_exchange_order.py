@@ -18,7 +18,7 @@ from communication.hooks.codecs.identity import Identity
 from communication.hooks.exchange_order import InOrder
 from communication.hooks.feedback import ErrorFeedback
 from communication.hooks.fusion import FusedGradients
-from communication.hooks.groups import FIRST_FLAT, PlacementGroups, steps_of
+from communication.hooks.groups import PlacementGroups, steps_of
 from communication.profiles.placement import PlacementShape
 from tests.communication.hooks.ranks import run_on_ranks
 
@@ -67,7 +67,7 @@ def in_uneven_company() -> int:
     first = dist.new_group([0], use_local_synchronization=True) if dist.get_rank() == 0 else None
     groups = PlacementGroups.open(SHAPE)
     agreed = torch.tensor([1 + dist.get_rank()])
-    dist.all_reduce(agreed, group=groups.by_step[FIRST_FLAT])
+    dist.all_reduce(agreed, group=groups.by_step[Level.FLAT, False])
     groups.close()
     assert (first is None) == (dist.get_rank() == 1)
     return int(agreed)

@@ -18,7 +18,7 @@ from communication.hooks.codecs.interface import Codec
 from communication.hooks.codecs.names import codec_named
 from communication.hooks.codecs.random_k import RandomK
 from communication.hooks.encoders import encoders
-from communication.hooks.executor import carry_out
+from communication.hooks.executor import Carrying
 from communication.hooks.feedback import ErrorFeedback
 from communication.hooks.groups import PlacementGroups
 from communication.hooks.residuals import RESIDUAL, Segment
@@ -66,7 +66,11 @@ def _sum_under(
     option: Option, codec: Codec, elements: int, groups: PlacementGroups, *, whole: bool
 ) -> tuple[float, float, str]:
     feedback, ranks = ErrorFeedback(codec), range(groups.shape.workers)
-    sums = carry_out(option, 0, gradient_of(dist.get_rank(), elements, whole=whole), feedback, groups, 7)
+    own = gradient_of(dist.get_rank(), elements, whole=whole)
+    exchange = Carrying(option, 0, own, feedback, groups, 7)
+    for work in exchange.works():
+        work.wait()
+    sums = exchange.sums
     deviation = sums - torch.stack([gradient_of(rank, elements, whole=whole) for rank in ranks]).sum(dim=0)
     copies = {encoder.row for encoder in encoders(option, 0, elements, groups) if not encoder.first}
     left = torch.zeros(elements)

@@ -37,9 +37,7 @@ def espresso_message(seed: int, bytes_per_element: int = 4) -> dict[str, Any]:
         for number, (name, parameter) in enumerate(gradients_in_order(the_model()).items())
     ]
     prediction = Prediction(1.0, 0.0, 0.0)
-    plan = EspressoPlan(
-        SHAPE, "onebit", False, bytes_per_element, tuple(tensors), 0, prediction, prediction, 1.0, 1.0
-    )
+    plan = EspressoPlan(SHAPE, "onebit", False, bytes_per_element, tuple(tensors), 0, prediction, prediction)
     return plan.to_message()
 
 
@@ -51,7 +49,7 @@ def combined_message(boundaries: tuple[int, ...] = (1, 4, 6)) -> dict[str, Any]:
     prediction = Prediction(1.0, 0.0, 0.0)
     available = gpu_options()
     groups = tuple(TensorOption(str(at), 1, available[11 * at]) for at in range(len(boundaries)))
-    options = EspressoPlan(SHAPE, "onebit", False, 4, groups, 0, prediction, prediction, 1.0, 1.0)
+    options = EspressoPlan(SHAPE, "onebit", False, 4, groups, 0, prediction, prediction)
     return GroupPlan(boundaries, layout, options).to_message()
 
 

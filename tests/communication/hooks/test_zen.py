@@ -24,16 +24,11 @@ from communication.zen.formats import Format
 from communication.zen.hash_family import drawn_family
 from communication.zen.indices import nonzero_indices
 from communication.zen.partitioning import partition_table
-from communication.zen.reference_exchange import (
-    Exchanged,
-    agsparse_exchange,
-    sparcml_exchange,
-    sparse_ps_exchange,
-    zen_exchange,
-)
+from communication.zen.reference_exchange import Exchanged, zen_exchange
 from communication.zen.schemes import Scheme
 from communication.zen.sparsity import contiguous_parts
 from tests.communication.hooks.ranks import run_on_ranks
+from tests.communication.zen.other_exchanges import agsparse_exchange, sparcml_exchange, sparse_ps_exchange
 
 HASHES = drawn_family("a job")
 CPU = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Formats on the wire: sizes of 3.1, the choice between them, hash bitmaps and their packets."""
+"""Formats on the wire: sizes of 3.1, the choice between them, hash bitmaps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from hypothesis import strategies as st
 
 from communication.zen.formats import Format, block_density, relative_size, smallest_format
 from communication.zen.hash_bitmap import (
-    HEADER,
     bitmap_bytes,
     bitmap_decode,
     bitmap_encode,
-    packet_from,
-    packet_of,
 )
 from communication.zen.hash_family import drawn_family
 from communication.zen.partitioning import partition_table
@@ -90,49 +87,3 @@ def test_blocks_with_a_nonzero(density, width, expected):
 @given(st.floats(0.0, 1.0), st.integers(1, 512))
 def test_a_block_is_no_emptier_than_its_units(density, width):
     assert density - 1e-12 <= block_density(density, width) <= 1.0
-
-
-@given(
-    st.lists(st.sampled_from([0.0, -0.0, 1.5, -2.0, float("inf")]), max_size=70), st.integers(0, 2**16 - 1)
-)
-def test_a_packet_arrives_as_it_was_sent(values, server):
-    aggregated = np.array(values, np.float32)
-    members = np.arange(3, 3 + 2 * len(values), 2, dtype=np.int32)
-    message = packet_of(9, server, 4, aggregated).to_bytes()
-    nonzeros = int(np.count_nonzero(aggregated))
-    assert len(message) == HEADER.size + bitmap_bytes(len(values)) + 4 * nonzeros
-    packet = packet_from(message)
-    assert (packet.tensor, packet.server, packet.epoch) == (9, server, 4)
-    assert packet.values.tolist() == aggregated[aggregated != 0].tolist()
-    assert packet.indices(members).tolist() == members[aggregated != 0].tolist()
-
-
-def test_bits_are_little_endian_and_padded_with_zeros():
-    aggregated = np.zeros(11, np.float32)
-    aggregated[[0, 9]] = 1.0
-    message = packet_of(1, 2, 3, aggregated).to_bytes()
-    header = b"\x01\0\0\0" + b"\x02\0" + b"\x03\0\0\0" + b"\x0b\0\0\0" + b"\x02\0\0\0"
-    assert message == header + b"\x01\x02" + b"\0\0\x80\x3f" * 2
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda message: message[:10],
-        lambda message: message[:-1],
-        lambda message: message + b"\0",
-        lambda message: message[: HEADER.size] + b"\x03" + message[HEADER.size + 1 :],
-        # A one beyond the last member.
-        lambda message: message[: HEADER.size] + b"\x20" + message[HEADER.size + 1 :],
-    ],
-)
-def test_a_packet_that_is_not_whole_is_refused(spoil):
-    message = packet_of(1, 0, 0, np.array([0, 0, 2.0, 0, 0], np.float32)).to_bytes()
-    with pytest.raises(ValueError, match="packet|ones"):
-        packet_from(spoil(message))
-
-
-def test_a_packet_of_another_partition_is_refused():
-    packet = packet_of(1, 0, 0, np.array([1.0, 0.0], np.float32))
-    with pytest.raises(ValueError, match="2 bits for a partition of 5"):
-        packet.indices(MEMBERS)

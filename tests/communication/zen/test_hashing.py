@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from communication.zen import hash_family
 from communication.zen.hash_family import HashFamily, drawn_family, murmur3
 from communication.zen.hierarchical_hashing import MemorySize, hierarchical_hash, memory_for
-from communication.zen.indices import dense_from, nonzero_indices
+from communication.zen.indices import nonzero_indices
 from communication.zen.partitioning import partition_table, partitioned
 from communication.zen.strawmen import cut_parts, cut_points, expected_loss, one_hash
 from tests.communication.zen.examples import ELEMENTS, INDICES, HandHashes, gradients
@@ -109,7 +109,6 @@ def test_partitions_of_the_example():
     ]  # fmt: skip
     for members in table.members:
         assert table.position[members - 1].tolist() == list(range(len(members)))
-    assert table.table_bytes == 8 * ELEMENTS
 
 
 @given(index_sets, st.integers(1, 20), st.integers(0, 5), st.integers(1, 40), st.integers(0, 4))
@@ -195,7 +194,6 @@ def test_cut_points_balance_only_the_indices_they_were_made_from():
 def test_indices_of_the_example_are_found_in_their_gradients():
     for indices, gradient in zip(INDICES, gradients(), strict=True):
         assert nonzero_indices(gradient).tolist() == indices.tolist()
-        assert dense_from(indices, gradient[indices - 1], ELEMENTS).tolist() == gradient.tolist()
     odd = np.array([0.0, -0.0, np.nan, np.inf, 1e-45], np.float32)
     assert nonzero_indices(odd).tolist() == [3, 4, 5], "negative zero is zero, NaN and denormals are not"
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from communication.zen.measuring import measured_profile
-from communication.zen.partitioning import table_seconds
 from communication.zen.profile import PUBLISHED_SKEW
 from communication.zen.sparsity import union
 from communication.zen.synthetic import SyntheticTable
@@ -74,9 +73,3 @@ def test_any_touched_rows_give_a_valid_profile(drawn):
 def test_impossible_measurements_are_refused(found, problem):
     with pytest.raises(ValueError, match=problem):
         measured_profile("table", 400, 10, found)
-
-
-def test_a_table_is_computed_anew_where_participants_change():
-    assert table_seconds(10**8, 4, 4) == 0.0
-    assert table_seconds(10**8, 4, 8) == pytest.approx(10 * table_seconds(10**7, 8, 4))
-    assert table_seconds(10**7, 8, 4) > 0.0

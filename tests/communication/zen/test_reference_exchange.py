@@ -13,16 +13,11 @@ from communication.zen.formats import Format
 from communication.zen.hash_bitmap import bitmap_encode
 from communication.zen.hash_family import HashFamily, drawn_family
 from communication.zen.partitioning import partition_table
-from communication.zen.reference_exchange import (
-    Exchanged,
-    agsparse_exchange,
-    sparcml_exchange,
-    sparse_ps_exchange,
-    zen_exchange,
-)
+from communication.zen.reference_exchange import Exchanged, zen_exchange
 from communication.zen.schemes import Exchange, Scheme, received_bytes
 from communication.zen.synthetic import SyntheticTable
 from tests.communication.zen.examples import ELEMENTS, HandHashes, gradients
+from tests.communication.zen.other_exchanges import agsparse_exchange, sparcml_exchange, sparse_ps_exchange
 
 
 def test_the_example_end_to_end():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling.core.decide import admit, replan
-from scheduling.core.question.curves import cluster_efficiency
-from tests.core.building import C4, C5, after, curve, gpu_time, job, per_slot, sizes, snapshot, verdicts
+from tests.core.building import C5, after, gpu_time, job, per_slot, sizes, snapshot, verdicts
 
 P = {1: 1.0, 2: 1.9, 4: 3.4}
 Q = {1: 1.0, 2: 1.2, 4: 1.3}
@@ -56,10 +55,6 @@ def test_v15_a_grant_that_ends_later_but_runs_faster_is_made():
     assert gpu_time(share) == pytest.approx(20 / 3)
 
     assert sizes(replan(snapshot(4, job("A", 5, 4, C5)))) == {"A": 4}
-
-
-def test_v23_cluster_efficiency_is_the_speed_up_per_gpu():
-    assert cluster_efficiency([(curve(C4), 2), (curve(C4), 1)], 4) == pytest.approx(0.625)
 
 
 def test_best_effort_jobs_wait_shortest_first():

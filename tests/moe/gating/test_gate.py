@@ -1,4 +1,4 @@
-"""Gate decisions, weights, balance loss and rows: worked examples W1 to W4, and invariants."""
+"""Gate decisions: worked examples W1 and W2, and invariants."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from moe.gating.balance_loss import balance_loss, classical_balance_loss
-from moe.gating.gate import NO_EXPERT, Margin, combine_weights, decide, softmax
-from moe.gating.rows import build_rows, share_of_top2
+from moe.gating.gate import NO_EXPERT, Margin, decide, softmax
 
 TOKENS = {
     "a": (0.40, 0.35, 0.15, 0.10),
@@ -88,29 +86,6 @@ def test_w2_logits():
     assert [decide(found, threshold).has_two[0] for threshold in (0.1, 0.2, 0.3)] == [False, False, True]
 
 
-def test_w3_balance_loss():
-    batch = tokens("abcdg")
-    decision = decide(batch, 0.1)
-    assert balance_loss(batch, decision) == pytest.approx(1.34, abs=1e-6)
-    assert classical_balance_loss(batch, decision) == pytest.approx(1.328, abs=1e-6)
-    assert decision.two_expert_share == pytest.approx(3 / 5)
-    assert build_rows(decision, 4).counts.tolist() == [4, 3, 1, 0]
-
-
-def test_w3_loss_is_zero_without_one_expert_tokens():
-    batch = tokens("acd")
-    assert balance_loss(batch, decide(batch, 0.1)) == 0.0
-
-
-def test_w4_combination():
-    outputs = np.array([[1.0, 0.0], [0.0, 2.0]])
-    batch = tokens("ab")
-    decision = decide(batch, 0.1)
-    assert combine_weights(batch, decision) @ outputs == pytest.approx(np.array([[0.4, 0.7], [0.6, 0.0]]))
-    renormalised = combine_weights(batch, decision, renormalise_pairs=True) @ outputs
-    assert renormalised == pytest.approx(np.array([[0.533333, 0.933333], [0.6, 0.0]]), abs=1e-6)
-
-
 @pytest.mark.parametrize("margin", Margin)
 def test_rule_equals_the_scalar_rule_on_many_random_tokens(margin):
     batch = np.random.default_rng(3).dirichlet(np.full(8, 0.7), 100_000)
@@ -138,39 +113,8 @@ def test_higher_threshold_takes_no_expert_away(logits, one, other):
     assert (fewer <= more).all()
 
 
-@given(LOGITS, THRESHOLDS, st.data())
-def test_padding_changes_no_balance_loss(logits, threshold, data):
-    batch = softmax(logits)
-    counted = data.draw(arrays.arrays(np.bool_, len(batch)))
-    loss = balance_loss(batch, decide(batch, threshold), counted)
-    assert loss == pytest.approx(balance_loss(batch[counted], decide(batch[counted], threshold)))
-
-
-def test_even_routing_has_a_balance_loss_of_one():
-    batch = np.eye(4) * 0.6 + 0.1
-    assert balance_loss(batch, decide(batch, 0.1)) == pytest.approx(1.0)
-
-
-@given(LOGITS, THRESHOLDS)
-def test_rows_are_all_choices_sorted_by_expert(logits, threshold):
-    batch = softmax(logits)
-    decision = decide(batch, threshold)
-    rows = build_rows(decision, batch.shape[1])
-    chosen = np.stack((decision.first, decision.second), axis=1)
-    assert (chosen[rows.token, rows.choice] == rows.expert).all()
-    pairs = list(zip(rows.expert.tolist(), rows.token.tolist(), strict=True))
-    assert pairs == sorted(set(pairs))
-    assert rows.counts.tolist() == [list(rows.expert).count(expert) for expert in range(batch.shape[1])]
-    if len(batch):
-        assert len(pairs) / (2 * len(batch)) == pytest.approx(share_of_top2(decision.two_expert_share))
-
-
 def test_wrong_input_is_refused():
     with pytest.raises(ValueError, match="shape must be"):
         decide(np.ones(3), 0.1)
     with pytest.raises(ValueError, match="threshold is nan"):
         decide(tokens(), float("nan"))
-    with pytest.raises(ValueError, match="has expert 2; there are 2"):
-        build_rows(decide(tokens(), 0.1), 2)
-    with pytest.raises(ValueError, match="must have the same tokens"):
-        balance_loss(tokens(), decide(tokens(), 0.1), np.ones(3, bool))

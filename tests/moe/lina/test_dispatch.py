@@ -1,4 +1,4 @@
-"""Division of tokens among the hosts of an expert (V6), and what an uneven all-to-all carries (V8)."""
+"""Division of tokens among the hosts of an expert (V6)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moe.lina.dispatch import dispatch, dispatch_by_source, exchange_load, quotas, token_devices
+from moe.lina.dispatch import dispatch, quotas, token_devices
 from moe.lina.expert_placement import place_experts
 from tests.moe.lina.test_expert_placement import placements
 
@@ -28,15 +28,6 @@ def test_v6_eight_devices():
     assert found.sum(axis=1).tolist() == [13, 12, 13, 11, 1, 1, 1, 4]
 
 
-def test_v8_uneven_exchange():
-    load = exchange_load(np.array([[4, 2, 2, 0], [3, 1, 0, 4], [8, 0, 0, 0], [2, 2, 2, 2]]))
-    assert load.sent.tolist() == [4, 7, 8, 6]
-    assert load.received.tolist() == [13, 4, 4, 4]
-    assert load.busiest == 13
-    assert load.computed.tolist() == [17, 5, 4, 6]
-    assert load.imbalance == pytest.approx(17 / 8)
-
-
 @given(placements(), st.booleans())
 def test_no_token_is_lost_and_each_reaches_a_host(drawn, prefers_local):
     demands, devices, most, seed = drawn
@@ -44,9 +35,8 @@ def test_no_token_is_lost_and_each_reaches_a_host(drawn, prefers_local):
     generator = np.random.default_rng(seed)
     counts = generator.integers(0, 20, size=(devices, len(demands)))
     known = dispatch(counts, placement, prefers_local=prefers_local)
-    for flows in (known, dispatch_by_source(counts, placement)):
-        assert (flows.sum(axis=1) == counts).all()
-        assert not flows.sum(axis=0)[~placement.hosted].any()
+    assert (known.sum(axis=1) == counts).all()
+    assert not known.sum(axis=0)[~placement.hosted].any()
     found = quotas(counts.sum(axis=0), placement)
     assert (known.sum(axis=0) == found).all()
     exact = counts.sum(axis=0) * placement.weights / placement.weights.sum(axis=0)
@@ -73,18 +63,12 @@ def test_sources_serve_their_own_tokens_first():
     assert local[:, :, 0].tolist() == [[1, 0, 0], [0, 3, 0], [2, 0, 0]]
 
 
-def test_sources_without_counts_of_others_round_up_different_hosts():
-    flows = dispatch_by_source(np.array([[1, 0], [1, 0]]), TWO_REPLICAS)
-    assert flows[:, :, 0].tolist() == [[1, 0], [0, 1]]
-
-
 @pytest.mark.parametrize(
     ("call", "match"),
     [
         (lambda: quotas(np.array([1]), TWO_REPLICAS), r"shape \(1,\); it must be \(2,\)"),
         (lambda: quotas(np.array([1, -2]), TWO_REPLICAS), "counts have -2; they must be at least 0"),
         (lambda: dispatch(np.array([1, 2]), TWO_REPLICAS), r"it must be \(2, 2\)"),
-        (lambda: exchange_load(np.ones((2, 3), dtype=int)), r"it must be \(2, 2\)"),
         (lambda: token_devices(np.array([0]), np.zeros((2, 2), dtype=int)), "flows have other numbers"),
     ],
 )

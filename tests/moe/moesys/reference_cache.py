@@ -52,5 +52,4 @@ class PlainCache:
             return ordered[0] if ordered else None
         if self.policy.rule is Rule.LITERAL:
             return ordered[0] if candidates and candidates[0] == ordered[0] else None
-        fallback = ordered[0] if self.policy.rule is Rule.PROSE else None
-        return candidates[0] if candidates else fallback
+        return candidates[0] if candidates else ordered[0]

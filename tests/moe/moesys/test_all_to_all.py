@@ -21,7 +21,6 @@ from moe.moesys.all_to_all import (
 )
 from moe.moesys.hierarchical_exchange import (
     exchange_steps,
-    expert_order,
     messages_between,
 )
 from tests.moe.moesys.reference_exchange import after_first_phase, flat_exchange, hierarchical_exchange
@@ -116,20 +115,6 @@ def test_t4_two_servers_of_two():
         "CCCC",
         "DDDD",
     ]
-
-
-def test_t6_received_rows_are_ordered_by_expert():
-    """Two ranks with two experts and the same five rows each."""
-    by_expert = np.array([[2, 1, 1, 1], [1, 1, 2, 1]])
-    counts = by_expert.reshape(2, 2, 2).sum(axis=2)
-    rows = [np.arange(1.0, 11.0).reshape(5, 2)] * 2
-    received = flat_exchange(rows, counts)
-    ordered = [
-        held[expert_order(by_expert[:, 2 * rank : 2 * rank + 2])].tolist()
-        for rank, held in enumerate(received)
-    ]
-    assert ordered[0] == [[1, 2], [3, 4], [1, 2], [5, 6], [3, 4]]
-    assert ordered[1] == [[7, 8], [5, 6], [7, 8], [9, 10], [9, 10]]
 
 
 @settings(max_examples=30)

@@ -31,7 +31,6 @@ def played(cache: FrequencyCache, names: str) -> str:
         (Rule.COLD, "f f h f xB xC h h xB h", 4, 6, 3, {"A": 2.0, "D": 2.5, "E": 1.0}),
         (Rule.LITERAL, "f f h f b h b h b b", 3, 7, 0, {"A": 2.0, "B": 1.0, "C": 0.5}),
         (Rule.PROSE, "f f h f xA h h xC xB h", 4, 6, 3, {"A": 1.0, "D": 2.5, "E": 1.0}),
-        (Rule.PROSE_BYPASS, "f f h f xA h h b b h", 4, 6, 1, {"B": 1.0, "C": 0.5, "D": 2.5}),
     ],
 )
 def test_v2_under_each_rule(

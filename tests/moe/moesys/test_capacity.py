@@ -1,11 +1,10 @@
-"""Sizes, activated shares and fewest devices: published tables, worked examples, properties."""
+"""Sizes and fewest devices: published tables, worked examples, properties."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,10 +15,9 @@ from moe.moesys.capacity import (
     TrainingDemands,
     fewest_gpus_without_tiers,
     fit,
-    largest_sparse,
 )
 from moe.moesys.choices import Tier
-from moe.moesys.sizes import ModelShape, ModelSizes, activated_share, uniform_activated_share
+from moe.moesys.sizes import ModelShape, ModelSizes
 
 GB = 1e9
 SERVER = DeviceCapacity(640 * GB, 1000 * GB, 8000 * GB)
@@ -49,21 +47,6 @@ def test_t1_sizes_are_those_of_table_2(experts, sparse, billions, published):
 
 
 @pytest.mark.parametrize(
-    ("experts", "chosen", "tokens", "alpha"),
-    [(64, 1, 64, 0.6350), (64, 1, 256, 0.9823), (64, 2, 64, 0.8689), (8, 1, 8, 0.6564), (128, 1, 64, 0.3947)],
-)
-def test_v9_activated_share_under_uniform_routing(experts, chosen, tokens, alpha):
-    assert uniform_activated_share(experts, chosen, tokens) == pytest.approx(alpha, abs=5e-5)
-    even = np.full(experts, chosen / experts)
-    assert activated_share(even, tokens) == pytest.approx(alpha, abs=5e-5)
-
-
-def test_skewed_routing_activates_less():
-    skewed = np.array([0.9, 0.05, 0.04, 0.01])
-    assert activated_share(skewed, 8) < uniform_activated_share(4, 1, 8)
-
-
-@pytest.mark.parametrize(
     ("alpha", "gpu", "cpu", "devices", "by_tier", "binding"),
     [
         (0.25, 33.361, 824.634, 1, (1, 1, 1), Tier.GPU),
@@ -87,16 +70,6 @@ def test_v1_on_gpus_alone_six_devices_are_needed():
     found = fit(EXPERTS_128, SERVER, strict(1.0), ONLY_GPUS)
     assert found.needed_bytes[Tier.GPU] / GB == pytest.approx(3314.717, abs=5e-4)
     assert (found.devices, found.binding) == (6, Tier.GPU)
-
-
-def test_v1_most_sparse_parameters_on_one_device():
-    most = largest_sparse(1, EXPERTS_128.dense, 12, SERVER, strict(0.25))
-    assert [most[tier] / 1e9 for tier in (Tier.SSD, Tier.CPU, Tier.GPU)] == pytest.approx(
-        [666.7, 250.0, 7485.8], abs=0.05
-    )
-    assert min(most, key=most.__getitem__) is Tier.CPU
-    tiny = replace(SERVER, gpu_bytes=16 * EXPERTS_128.dense - 1)
-    assert largest_sparse(1, EXPERTS_128.dense, 12, tiny, strict(0.25))[Tier.GPU] == 0.0
 
 
 @pytest.mark.parametrize(("alpha", "gpus"), [(0.25, 8), (1.0, 32)])
@@ -189,7 +162,6 @@ def test_the_published_form_is_three_quotients(sizes, device, alpha):
         (lambda: ModelSizes(1, 0, 1, 0), "experts"),
         (lambda: DeviceCapacity(0, 1, 1), "gpu_bytes"),
         (lambda: fit(EXPERTS_128, SERVER, TrainingDemands(), frozenset({Tier.GPU, Tier.SSD})), "tiers"),
-        (lambda: uniform_activated_share(2, 3, 1), "experts_per_token"),
     ],
 )
 def test_an_error_names_the_argument(make, field):

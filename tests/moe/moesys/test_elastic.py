@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +16,9 @@ from moe.moesys.gangs import (
     choose_gang,
     fit_step_cost,
     predict_gang,
-    suggest_plan,
     useful_gangs,
 )
-from moe.moesys.tasks import RankMemory, Task, imbalance, serving_replica, split_samples
+from moe.moesys.tasks import RankMemory, Task, imbalance, split_samples
 
 TABLE_3 = [Task(512), Task(256), Task(128), Task(128)]
 #: Batches of VIMER-UFO 2.0: faces, three of 576, ImageNet, 17 of 144, CIFAR-100, CIFAR-10.
@@ -146,18 +144,12 @@ def test_edges_of_plans():
         (lambda: plan_elastic([Task(1)], Mode.BUDGET), "budget"),
         (lambda: plan_elastic([Task(1)], Mode.BUDGET, 0), "budget"),
         (lambda: plan_elastic([Task(10**9), Task(1)], Mode.UP), "quota"),
-        (lambda: serving_replica(4, 2, 4), "source"),
         (lambda: fit_step_cost({1.0: 1.0}), "two loads"),
     ],
 )
 def test_an_error_names_the_argument(make, field):
     with pytest.raises(ValueError, match=field):
         make()
-
-
-def test_replicas_serve_contiguous_blocks_of_sources():
-    assert [serving_replica(source, 2, 8) for source in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert [serving_replica(source, 4, 8) for source in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 LOADS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
@@ -255,16 +247,3 @@ def test_balance_raises_throughput_per_gpu_if_loads_differ(batches):
         max(after.samples_per_second_and_gpu, best.samples_per_second_and_gpu)
         >= before.samples_per_second_and_gpu
     )
-
-
-def test_a_new_plan_needs_three_windows_and_a_gain():
-    current = plan_one_gpu_each(TABLE_3)
-    windows = [list(current.loads)] * 3
-    asked: Any = {"steps_left": 1000, "change_seconds": 60.0}
-    found = suggest_plan(windows, current, MEASURED, 4, **asked)
-    assert found is not None
-    assert found.gang.plan.gpus == 8
-    assert found.gain_seconds == pytest.approx(1000 * (MEASURED.seconds(512) - MEASURED.seconds(128)) - 60)
-    assert suggest_plan(windows[:2], current, MEASURED, 4, **asked) is None
-    assert suggest_plan([[1, 1, 1, 1.0], *windows[:2]], current, MEASURED, 4, **asked) is None
-    assert suggest_plan(windows, current, MEASURED, 4, steps_left=10, change_seconds=60.0) is None

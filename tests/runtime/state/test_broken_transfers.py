@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.state_pause import PeakGrowth
+from benchmarks.runtime.state_pause import PeakGrowth
 from tests.runtime.conftest import emulated
 from workers.runtime.at_home.local_agent import LocalAgent
 from workers.runtime.at_home.local_ports import LOOPBACK

@@ -55,7 +55,7 @@ def espresso(shape: PlacementShape) -> dict[str, Any]:
     options = [option for option in gpu_options() if not compressions(option)]
     tensors = (TensorOption("mix.bias", WIDTH, options[1]), TensorOption("mix.weight", WIDTH**2, options[-1]))
     prediction = Prediction(1.0, 0.0, 0.0)
-    plan = EspressoPlan(shape, "none", True, 4, tensors, 0, prediction, prediction, 1.0, 1.0)
+    plan = EspressoPlan(shape, "none", True, 4, tensors, 0, prediction, prediction)
     choices = {"plan": plan.to_message(), "gradients": ["mix.bias", "mix.weight"], "momentum": 0}
     return {"kind": "compressed", "choices": choices}
 
@@ -65,7 +65,7 @@ def lossy_rest(shape: PlacementShape) -> dict[str, Any]:
     option = option_from_code("Comp/encode/gpu Comm_c/all-gather/flat Decomp/decode/gpu")
     tensors = (TensorOption("mix.bias", WIDTH, option), TensorOption("mix.weight", WIDTH**2, option))
     prediction = Prediction(1.0, 0.0, 0.0)
-    plan = EspressoPlan(shape, "onebit", False, 4, tensors, 0, prediction, prediction, 1.0, 1.0)
+    plan = EspressoPlan(shape, "onebit", False, 4, tensors, 0, prediction, prediction)
     choices = {"plan": plan.to_message(), "gradients": ["mix.bias", "mix.weight"], "momentum": 0}
     return {"kind": "compressed", "choices": choices}
 

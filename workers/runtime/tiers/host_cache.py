@@ -47,11 +47,6 @@ class TierCounts:
     bytes_read: int = 0
     bytes_written: int = 0
 
-    @property
-    def hit_rate(self) -> float:
-        """Share of the accesses that found their state in host memory; 1 without accesses."""
-        return self.hits / self.accesses if self.accesses else 1.0
-
     def since(self, earlier: TierCounts) -> TierCounts:
         """Return the difference to earlier totals."""
         return TierCounts(
