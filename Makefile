@@ -122,8 +122,10 @@ screenshots: setup-dev ## Take pictures of every page of the running platform: m
 	@$(PY) -m tests.dashboard.take_screenshots $(or $(URL),http://127.0.0.1:8000) $(LOGIN)
 
 # What takes minutes or a running platform is in benchmarks/long: each by itself.
+BENCH = $(foreach room,experts gradients lending runtime scheduling,benchmarks/$(room)/*.py)
 bench: setup-dev ## The short set of benchmarks: ratios, not bare times
-	@for file in $(wildcard benchmarks/[a-z]*.py); do echo "== $$file"; $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
+	@for file in $$(grep -l '"__main__"' $(BENCH)); do echo "== $$file"; \
+		$(PY) -m $$(echo $${file%.py} | tr / .) || exit 1; done
 
 lock: setup-dev ## Write constraints.txt from the requirements
 	@.tool/bin/uv pip compile --quiet --no-header --no-annotate --upgrade requirements-dev.txt requirements-storage.txt -o constraints.txt

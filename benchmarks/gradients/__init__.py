@@ -1,1 +1,1 @@
-"""Training with plans of its gradients beside training without, on emulated devices and links."""
+"""Benchmarks of gradient planners, and what those of training under their plans share."""

@@ -1,1 +1,1 @@
-"""What the benchmarks of lending on a running platform share."""
+"""Benchmarks of lending, and what those on a running platform share."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg2
 
-from benchmarks.forecaster import COVERED
+from benchmarks.lending.forecaster import COVERED
 from launch import Platform
 from launch.agents import INFERENCE_CLUSTER
 from launch.credentials import Credentials

@@ -24,8 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.core_scaling import GPUS_PER_SERVER
 from benchmarks.long.burst_newcomers import MIXES, newcomers
+from benchmarks.scheduling.core_scaling import GPUS_PER_SERVER
 from launch.compile_core import compile_core
 from scheduling.core.question.decision import Decision, Verdict
 from scheduling.core.question.snapshot import (

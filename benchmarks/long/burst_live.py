@@ -23,8 +23,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.core_scaling import GPUS_PER_SERVER
 from benchmarks.long.burst_newcomers import curves, newcomers
+from benchmarks.scheduling.core_scaling import GPUS_PER_SERVER
 from scheduling.core.question.snapshot import NO_DEADLINE, JobSnapshot
 from scheduling.policies.punctual import Punctual
 

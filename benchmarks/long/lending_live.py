@@ -7,8 +7,8 @@ Starts its own platform. Its inference cluster reports two weeks of the syntheti
 network is trained in its own queue. The emulated inference scheduler, a separate process, serves the
 fifteenth day from one o'clock until usage is highest, five minutes of the curve in one period of a few
 seconds, while best-effort jobs train on servers on loan. The same hours run once with each setting. The
-margin is that of `benchmarks/forecaster.py`: what covers 99.9 % of the network's errors on the last five days
-before, which were not in its training.
+margin is that of `benchmarks/lending/forecaster.py`: what covers 99.9 % of the network's errors on the last
+five days before, which were not in its training.
 
 A reclaim counts as ahead if the last measured usage asked for no server back when it was ordered
 (`ReclaimTiming`). A server is missing if the requests of some moment of a period need more servers than are

@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.lending.figures import Figures, print_run
+from benchmarks.lending.lending_steadiness import headroom
 from benchmarks.lending.scene import Scene, Setting, start_training
-from benchmarks.lending_steadiness import headroom
 from benchmarks.long.lending_live import LAST_SAMPLE, LIVE_DAY, OWNED_SERVERS, PERIOD_SECONDS, SEED, run
 from launch import Platform, PlatformSettings
 from simulation.inference.catalogue import available_usage

@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.admission_optimum import deadlines_met
 from benchmarks.gradients.measuring import local_agent, measure, plans
 from benchmarks.gradients.scene import SETTINGS, Scene
+from benchmarks.scheduling.admission_optimum import deadlines_met
 from communication.profiles.placement import PlacementShape
 from scheduling.core.question.snapshot import ServiceClass
 from simulation.engine.asked.settings import PoolSize, SimulationSettings

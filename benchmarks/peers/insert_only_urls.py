@@ -1,7 +1,7 @@
 """The minimum cost of a submission: the same Django stack, authentication and parser, and one INSERT.
 
 Served by gunicorn with `DJANGO_SETTINGS_MODULE=benchmarks.peers.insert_only`, as a peer for
-benchmarks/submissions.py.
+benchmarks/scheduling/submissions.py.
 """
 
 from __future__ import annotations

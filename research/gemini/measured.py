@@ -1,4 +1,4 @@
-"""Measured costs of copies of recovery points, from the results of `benchmarks/checkpoint_traffic.py`.
+"""Measured costs of copies of recovery points, from `benchmarks/runtime/checkpoint_traffic.py`.
 
 They were measured on emulated links at a small scale, while the published values are of 16 servers: they are
 shown beside the model's rows, never as one of them.
@@ -23,7 +23,7 @@ def measured(file: Path = FILE) -> Mapping[str, Any]:
         return {}
     found = json.loads(file.read_text())
     if not isinstance(found, dict):
-        raise ValueError(f"{file} does not hold what benchmarks/checkpoint_traffic.py writes")
+        raise ValueError(f"{file} does not hold what benchmarks/runtime/checkpoint_traffic.py writes")
     return found
 
 

@@ -1,6 +1,6 @@
 """Espresso's selection: how long it takes against the published times, and how far it is from the optimum.
 
-    python -m benchmarks.compression_selection [--json OUT] [--exact] [--instances 12] [--seed 0]
+    python -m benchmarks.gradients.compression_selection [--json OUT] [--exact] [--instances 12] [--seed 0]
 
 First ResNet101's 314 tensors on 64 GPUs: one pass of the published algorithms with dominated options dropped,
 and the whole selection with its starts and passes, against the 0.18 s that were published for the authors'

@@ -5,7 +5,8 @@ the time of computing a layer relative to copying it. A thread copies from host 
 that represents a device's. Each kind's best pass counts, since other work on the machine only adds time; the
 median of alternating passes shows whether both had the same luck.
 
-    python -m benchmarks.ring_inference [--layers 12] [--saved 0.3] [--tokens 256] [--rounds 5] [--json OUT]
+    python -m benchmarks.experts.ring_inference [--layers 12] [--saved 0.3] [--tokens 256]
+        [--rounds 5] [--json OUT]
 """
 
 from __future__ import annotations

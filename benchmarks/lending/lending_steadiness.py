@@ -1,7 +1,7 @@
 """Measures against moving servers back and forth: the lending rule with hysteresis and a minimum time, beside
 the published one.
 
-    python -m benchmarks.lending_steadiness [--days 14] [--seeds 2] [--servers 2 16 520]
+    python -m benchmarks.lending.lending_steadiness [--days 14] [--seeds 2] [--servers 2 16 520]
         [--curve daily bursty]
 
 Follows the rule over usage curves, once as published and once for each setting, with the last sample as its

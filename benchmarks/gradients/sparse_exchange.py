@@ -1,6 +1,6 @@
 """Cost of Zen's own work for a worker: hashing, partitions, tables and bitmaps, and the planner.
 
-    python -m benchmarks.sparse_exchange [--json OUT] [--repeat 5] [--seed 0]
+    python -m benchmarks.gradients.sparse_exchange [--json OUT] [--repeat 5] [--seed 0]
 
 Partitions of 1,000,000 indices by counting sort, against sorting the same indices, against the memory table
 of Algorithm 3.2, and against plain Python (on a hundredth of them). Bitmaps of 10,000,000 elements, encoded

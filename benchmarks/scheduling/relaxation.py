@@ -1,9 +1,10 @@
 """Deadlines met by open and by prudent newcomers beside the linear relaxation, a bound for every schedule.
 
-    python -m benchmarks.relaxation [--set development|held_out|all] [--only TEXT]
+    python -m benchmarks.scheduling.relaxation [--set development|held_out|all] [--only TEXT]
         [--case TRACE@SERVERSxGPUS@SLOT ...] [--cells 64] [--json OUT]
 
-The sets are those of `benchmarks.overload`; ``--case`` adds others, as `elasticflow:jobs=400@2x8@240`.
+The sets are those of `benchmarks.scheduling.overload`; ``--case`` adds others, such as
+`elasticflow:jobs=400@2x8@240`.
 Columns: `elasticflow`, `punctual` open and prudent with the newcomers that it declined to keep room, the
 bound with its share of the jobs that an empty cluster could finish in time, and the seconds for the bound.
 """
@@ -16,8 +17,8 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.admission_optimum import deadlines_met
-from benchmarks.overload import GPUS_PER_SERVER, SETS
+from benchmarks.scheduling.admission_optimum import deadlines_met
+from benchmarks.scheduling.overload import GPUS_PER_SERVER, SETS
 from scheduling.core.question.snapshot import Newcomers
 from simulation.engine.asked.settings import PoolSize, SimulationSettings
 from simulation.engine.checks.bound import deadlines_bound

@@ -1,6 +1,6 @@
 """Distance of the greedy allocation of leftover GPUs from the optimum, where its optimality is not proved.
 
-    python -m benchmarks.allocation_optimum [--instances 400] [--seed 0] [--json OUT]
+    python -m benchmarks.scheduling.allocation_optimum [--instances 400] [--seed 0] [--json OUT]
 
 ElasticFlow's Algorithm 2 is optimal for concave curves, single-GPU steps and deadlines that leave the rest to
 one GPU (the tests compare it with brute force there). Here levels are powers of two, curves are concave,

@@ -1,6 +1,6 @@
 """Deadlines met by the limits of admission's search, on synthetic workloads and public traces.
 
-    python -m benchmarks.search_limits [--seeds 10]
+    python -m benchmarks.scheduling.search_limits [--seeds 10]
         [--workload elasticflow:jobs=200,mean_interarrival_seconds=900]
         [--servers 4] [--gpus-per-server 8] [--slot-seconds 240] [--trace testbed_195job:16x8:240 ...]
         [--json OUT]
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.admission_optimum import Measured, deadlines_met
+from benchmarks.scheduling.admission_optimum import Measured, deadlines_met
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from simulation.engine.asked.settings import PoolSize, SimulationSettings
 from simulation.engine.run import Simulation

@@ -1,7 +1,7 @@
 """Lyra's knapsack against an integer program and a plain Python version, and a whole scheduler tick at full
 scale.
 
-    python -m benchmarks.knapsack [--json OUT] [--repeat 5] [--seed 0]
+    python -m benchmarks.lending.knapsack [--json OUT] [--repeat 5] [--seed 0]
 
 First the knapsack alone, at the published size (354 items, 245 GPUs) and far beyond: dynamic programming,
 compiled; the same question as an integer program (HiGHS); the same dynamic programming in plain Python; and

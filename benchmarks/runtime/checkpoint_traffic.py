@@ -16,8 +16,8 @@ iteration that can carry it. `predicted` are the points per iteration by the mod
 (`recovery/traffic/link.py`), without the cost of writing. `--json` keeps other settings in the file;
 `manage.py reproduce gemini` shows research/gemini/measured.json.
 
-    python -m benchmarks.checkpoint_traffic [--setting idle|narrow|slow_copies|tight] [--modes gemini ...]
-                                            [--share 0.02] [--rounds 2] [--iterations 60] [--json OUT]
+    python -m benchmarks.runtime.checkpoint_traffic [--setting idle|narrow|slow_copies|tight]
+        [--modes gemini ...] [--share 0.02] [--rounds 2] [--iterations 60] [--json OUT]
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from workers.runtime.at_home.local_nursery import Nursery
 from workers.runtime.at_home.local_ports import free_port
 from workers.runtime.at_home.local_worker import Message
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "character_model.py"
-REPOSITORY = Path(__file__).resolve().parents[1]
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "character_model.py"
+REPOSITORY = Path(__file__).resolve().parents[2]
 SERVERS = 2
 BATCH = 16
 LIMIT_BYTES = 256 << 20

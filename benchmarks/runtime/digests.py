@@ -4,7 +4,7 @@ For some models on two ranks, or on a GPU alone: the check for parameters that `
 iteration; the comparison of all parameters, every hundred iterations; and, once for each generation while it
 prepares, the digest of the data set's first samples.
 
-    python -m benchmarks.digests [--rounds 20] [--ranks 2] [--device cpu]
+    python -m benchmarks.runtime.digests [--rounds 20] [--ranks 2] [--device cpu]
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def run_rank(rank: int, ranks: int, folder: str, rounds: int, kind: str) -> None
 
 def main() -> int:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(prog="benchmarks.digests", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="benchmarks.runtime.digests", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")

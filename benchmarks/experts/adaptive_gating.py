@@ -1,7 +1,7 @@
 """A small language model with one expert for each token, with two, or with an adaptive gate.
 
-    python -m benchmarks.adaptive_gating [--only schemes,languages,runtime] [--schemes "top-2,T = 0.1"]
-        [--seeds 0,1,2] [--steps 200] [--json OUT]
+    python -m benchmarks.experts.adaptive_gating [--only schemes,languages,runtime]
+        [--schemes "top-2,T = 0.1"] [--seeds 0,1,2] [--steps 200] [--json OUT]
 
 Trains `examples/moe_language_model.py`, an easy and a hard language, on one processor:
 

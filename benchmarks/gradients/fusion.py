@@ -1,7 +1,7 @@
 """Search for the partition of a model's gradients: Cupcake's exact program beside the same in plain Python
 and beside Algorithm 5.1.
 
-    python -m benchmarks.fusion [--rounds 3] [--json OUT]
+    python -m benchmarks.gradients.fusion [--rounds 3] [--json OUT]
 
 Times are processor time, the least of some rounds. The exact program's include building its tables and
 choosing the partition with the fewest groups, which the plain one omits; both must find the same iteration

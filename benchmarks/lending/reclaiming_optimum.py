@@ -1,6 +1,6 @@
 """Unnecessary preemptions of each way of reclaiming, and its time, against the optimum.
 
-    python -m benchmarks.reclaiming_optimum [--draws 20] [--seed 0] [--json OUT]
+    python -m benchmarks.lending.reclaiming_optimum [--draws 20] [--seed 0] [--json OUT]
 
 Servers of 8 GPUs are filled with jobs by best fit, 15 % of the jobs end and others fill up; then some servers
 are reclaimed. No worker is flexible, so jobs have to be preempted. Three mixes of jobs: ``published``: GPUs

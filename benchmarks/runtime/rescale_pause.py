@@ -8,8 +8,8 @@ generation's first iteration:
 * cold restart: the old workers write a checkpoint and end, new processes start, import PyTorch, build
   everything, load the checkpoint.
 
-    python -m benchmarks.rescale_pause [--rounds 5] [--workers 2] [--function examples/character_model.py]
-        [--json OUT]
+    python -m benchmarks.runtime.rescale_pause [--rounds 5] [--workers 2]
+        [--function examples/character_model.py] [--json OUT]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from workers.runtime.at_home.local_agent import Generation, LocalAgent
 from workers.runtime.at_home.local_worker import Message
 from workers.runtime.try_function import find_entry
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 AIM = 0.2
 
 
@@ -73,7 +73,9 @@ def cold_restart_pause(agent: LocalAgent, source: Path, assignment: Message, wor
 
 def main() -> int:
     """Measure alternately and print; return 1 if the aim is missed."""
-    parser = argparse.ArgumentParser(prog="benchmarks.rescale_pause", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.runtime.rescale_pause", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--function", type=Path, default=EXAMPLES / "character_model.py")

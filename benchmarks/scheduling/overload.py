@@ -1,7 +1,7 @@
 """Deadlines met on clusters with more work than they can do: virtual clusters of Philly, months of long jobs,
 and small jobs beside four large promises.
 
-    python -m benchmarks.overload [--set development|held_out|crowded|all] [--only TEXT]
+    python -m benchmarks.scheduling.overload [--set development|held_out|crowded|all] [--only TEXT]
         [--policy punctual ...] [--slot-seconds 56 58 60 62 64] [--json OUT]
 
 Models and deadlines are drawn by seed, the deadlines by the rule of the ITP traces: submission plus uniform
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.admission_optimum import deadlines_met
+from benchmarks.scheduling.admission_optimum import deadlines_met
 from scheduling.core.question.snapshot import ServiceClass
 from simulation.engine.asked.settings import PoolSize, SimulationSettings
 from simulation.engine.run import Simulation

@@ -1,6 +1,6 @@
 """The combined plan beside the best plan of a single system: predicted, over models, links and placements.
 
-    python -m benchmarks.combined_plans [--whole] [--json OUT]
+    python -m benchmarks.gradients.combined_plans [--whole] [--json OUT]
 
 A single system is Zen for sparse gradients with all-reduces for the rest, or Cupcake, or Espresso for all
 gradients, or no plan at all. The combined plan may use each where it is best: Zen for sparse gradients beside

@@ -4,7 +4,7 @@ Both start the same launcher and sandbox; the clock runs from the request until 
 is the worker's until then, read from the kernel. The nursery's own import is printed separately, since an
 agent pays it once.
 
-    python -m benchmarks.worker_start [--rounds 5] [--json OUT]
+    python -m benchmarks.runtime.worker_start [--rounds 5] [--json OUT]
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class Agent:
 
 def main() -> int:
     """Measure alternately and print; return 1 if the aim is missed."""
-    parser = argparse.ArgumentParser(prog="benchmarks.worker_start", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.runtime.worker_start", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

@@ -1,6 +1,6 @@
 """Pause of training for its state: a hand-over through memory, and a suspension.
 
-    python -m benchmarks.state_pause [--megabytes 500] [--workers 4] [--to WORKERS] [--rounds 3]
+    python -m benchmarks.runtime.state_pause [--megabytes 500] [--workers 4] [--to WORKERS] [--rounds 3]
         [--against FOLDER] [--handover-only] [--json OUT]
 
 A function with frozen weights of the given size and nearly free iterations trains on that many workers of
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     # In earlier checkouts, which this file measures too, it is elsewhere.
     from workers.runtime.at_home.local_worker import Message
 
-HERE = Path(__file__).resolve().parents[1]
-FUNCTION = Path(__file__).parent / "functions" / "large_state.py"
+HERE = Path(__file__).resolve().parents[2]
+FUNCTION = HERE / "benchmarks" / "functions" / "large_state.py"
 
 
 #: Links without delay: the benchmark measures this machine.
@@ -154,7 +154,9 @@ def measure_in(folder: Path, megabytes: int, workers: int, to: int, handover_onl
 
 def main() -> int:
     """Measure alternately and print."""
-    parser = argparse.ArgumentParser(prog="benchmarks.state_pause", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.runtime.state_pause", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--to", type=int, help="workers of the new generation; as many unless told")

@@ -1,6 +1,7 @@
 """Time of the decision core for one event and for a full replan, against jobs and GPUs.
 
-    python -m benchmarks.core_scaling [--json OUT] [--largest 2000] [--growth] [--repeat 3] [--seed 0]
+    python -m benchmarks.scheduling.core_scaling [--json OUT] [--largest 2000] [--growth]
+        [--repeat 3] [--seed 0]
 
 Each row is a cluster in steady state: jobs hold GPUs and stored plans from a first replan. Measured are an
 arrival (``admit`` of one newcomer that is promised, and of one that is refused), the search for an offer, and

@@ -1,6 +1,6 @@
 """Share of the possible promises that each way of admission makes, on instances small enough for an optimum.
 
-    python -m benchmarks.admission_optimum [--instances 40] [--runs 10] [--seed 0] [--json OUT]
+    python -m benchmarks.scheduling.admission_optimum [--instances 40] [--runs 10] [--seed 0] [--json OUT]
 
 First, newcomers at one instant on an empty server of 2 to 8 GPUs. The optimum is exact sequential admission:
 a newcomer is admitted exactly if it and all admitted before can be in time together (a 0/1 program,

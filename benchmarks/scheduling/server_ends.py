@@ -1,6 +1,6 @@
 """A tenth of the servers ends in the middle of a trace: are promises kept, and what is the notice worth?
 
-    python -m benchmarks.server_ends [--trace NAME[:options] ...] [--json OUT]
+    python -m benchmarks.scheduling.server_ends [--trace NAME[:options] ...] [--json OUT]
 
 The first tenth of the servers leaves for good half-way between the first and the last submission. Four runs
 are compared: no server ends; the ends are known from the start (decision 0015); they become known a day

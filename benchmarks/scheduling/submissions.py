@@ -1,6 +1,6 @@
 """Time to a verdict, submissions per second, and time from a decision to training.
 
-    python -m benchmarks.submissions [--json OUT]
+    python -m benchmarks.scheduling.submissions [--json OUT]
 
 Starts its own platform (one node agent with four emulated GPUs), measures a function once so that its curve
 is known, and then submits over REST as a user would. The peer for submissions is the same Django stack that

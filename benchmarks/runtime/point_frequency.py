@@ -1,6 +1,6 @@
 """Recovery points in memory by size of state and link: their frequency, their cost, and a lost server's loss.
 
-    python -m benchmarks.point_frequency [--share 0.02] [--servers 4] [--compute-seconds 1.0]
+    python -m benchmarks.runtime.point_frequency [--share 0.02] [--servers 4] [--compute-seconds 1.0]
 
 Time is simulated, so the figures are the same on every machine. The runtime's own rules (`MemoryPoints`,
 `CopyTraffic`) run on the clock of one rank of a job with one rank on each server. State is FP32 with Adam: a

@@ -5,7 +5,7 @@ What the ranks exchange is really sent over the emulated links, so this is the c
 declared devices, provided that the machine keeps the pace: a level whose measurement overran it by more than
 5 % is marked as void.
 
-    python -m benchmarks.emulated_scaling [--examples character_model ...] [--seconds 4] [--json OUT]
+    python -m benchmarks.runtime.emulated_scaling [--examples character_model ...] [--seconds 4] [--json OUT]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workers.runtime.emulation.device_models import DeviceModel
 from workers.runtime.profiling import VOID_OVERRUN
 from workers.runtime.try_function import find_entry
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LEVELS = [1, 2, 4, 8]
 BATCH = 64
 PLACES = {

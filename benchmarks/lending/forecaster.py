@@ -1,8 +1,7 @@
 """Forecasts of inference usage: errors beside persistence, cost of training, and savings by forecasting.
 
-    python -m benchmarks.forecaster [--seeds 4] [--curve daily] [--other bursty --other helios_vcvlY ...]
-        [--servers 520]
-        [--rolling ridge ...] [--json OUT]
+    python -m benchmarks.lending.forecaster [--seeds 4] [--curve daily]
+        [--other bursty --other helios_vcvlY ...] [--servers 520] [--rolling ridge ...] [--json OUT]
 
 Errors are mean squared errors over the last five days of a curve, one period ahead, after training on the
 days before. Training and forecasting are CPU time over ridge's. The second table follows the lending rule

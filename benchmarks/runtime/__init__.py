@@ -1,0 +1,1 @@
+"""Benchmarks of workers: pauses, recovery points, starts, emulated devices."""

@@ -1,0 +1,1 @@
+"""Benchmarks of the decision core, of admission, and of submissions."""
