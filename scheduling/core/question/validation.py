@@ -165,9 +165,11 @@ def _bad_facts(jobs: Sequence[JobSnapshot]) -> BoolArray:
     good[:, 0] &= (facts[:, 0] <= LATEST) | (facts[:, 0] == inf)  # a deadline alone may be infinite
     bad: BoolArray = np.logical_not(good.all(axis=1))
     for row, job in enumerate(jobs):
-        if job.memory or (job.promised and job.service_class is ServiceClass.BEST_EFFORT):
+        if job.promised and job.service_class is ServiceClass.BEST_EFFORT:
             bad[row] = True
-        elif job.placement or job.flexible:
+        if job.memory:
+            bad[row] |= not all(-inf < value < inf for value in job.memory)
+        if job.placement or job.flexible:
             bad[row] |= any(True for _ in _placement_faults(job))
     return bad
 

@@ -45,9 +45,10 @@ def problem_of(snapshot: Snapshot, memory_width: int = 0, *, measured: bool = Fa
     """Read a snapshot as `build_problem` does. The result is a `SharedProblem` if the snapshot has servers on
     loan or with a known end."""
     problem = build_problem(snapshot, memory_width, measured=measured)
-    snapshot = within_host_memory(with_known_ends(snapshot))
+    snapshot = with_known_ends(snapshot)
     if not any(server.on_loan for server in snapshot.servers):
         return problem
+    snapshot = within_host_memory(snapshot)
     by_id = {job.id: job for job in snapshot.jobs}
     jobs = [by_id[job_id] for job_id in problem.columns.ids]
     return shared(

@@ -7,16 +7,14 @@ docs/protocols.md 1.1.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 
 from cluster.choices import ServerState
-from cluster.models import Agent, Cluster, Gpu
+from cluster.models import Agent, Cluster
 from projects.prepared import PreparedValues
-from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose
+from scheduling.choices import GenerationState, Goal, Purpose
 from scheduling.core.plans.release import (
     UNKNOWN_SECONDS,
     ReleaseBounds,
@@ -27,7 +25,7 @@ from scheduling.core.plans.release import (
     suspended_by,
 )
 from scheduling.core.question.snapshot import BlockedGpus
-from scheduling.models import Assignment
+from scheduling.services.rows.claims import Claims, GpuOfPool, Holder
 
 
 def release_bounds(cluster: Cluster) -> ReleaseBounds:
@@ -41,45 +39,17 @@ def release_bounds(cluster: Cluster) -> ReleaseBounds:
     )
 
 
-class _Held(NamedTuple):
-    """An unreleased assignment and what is read of its generation. A large cluster has thousands."""
-
-    gpu_id: int
-    job_id: str
-    state: str
-    generation_id: int
-    purpose: str
-    generation_state: str
-    goal: str
-    created_at: datetime
-    held_at: datetime | None
-    step_expires_at: datetime | None
-    retired_at: datetime | None
-
-
 @dataclass(frozen=True)
 class _Pool:
-    """The pool's GPUs, their addresses, and unreleased assignments by generation."""
+    """The pool's GPUs by address, and the claims on them."""
 
     cluster: Cluster
     bounds: ReleaseBounds
     moment: float
-    gpus: Sequence[Gpu]
-    addresses: Mapping[int, int]
-    held: Mapping[int, list[_Held]]
+    gpus: Sequence[GpuOfPool]
+    claims: Claims
 
 
-_UNRELEASED = PreparedValues(
-    lambda cluster_id: (
-        Assignment.objects.filter(job__cluster=cluster_id)
-        .exclude(state=AssignmentState.RELEASED)
-        .values_list(
-            "gpu_id", "job_id", "state", "generation_id", "generation__purpose", "generation__state",
-            "generation__goal", "generation__created_at", "generation__held_at",
-            "generation__step_expires_at", "generation__retired_at",
-        )
-    )
-)  # fmt: skip
 _SILENT = PreparedValues(
     lambda cluster_id: Agent.objects.filter(
         server__cluster=cluster_id, server__state=ServerState.SUSPECT
@@ -88,26 +58,19 @@ _SILENT = PreparedValues(
 
 
 def blocked_gpus(
-    cluster: Cluster, gpus: Sequence[Gpu], addresses: Mapping[int, int], planned: set[str], moment: float
+    cluster: Cluster, gpus: Sequence[GpuOfPool], claims: Claims, planned: set[str], moment: float
 ) -> list[BlockedGpus]:
     """Return every GPU of the pool that cannot be used now, with the time until which that may last.
 
-    ``addresses``: address by a GPU's primary key. ``planned``: ids of the snapshot's jobs, whose GPUs are
-    known.
+    ``gpus``: by address. ``planned``: ids of the snapshot's jobs, whose GPUs are known.
     """
-    held: dict[int, list[_Held]] = defaultdict(list)
-    for row in _UNRELEASED.ask(cluster.pk):
-        assignment = _Held(*row)
-        if assignment.gpu_id in addresses:
-            held[assignment.generation_id].append(assignment)
-    pool = _Pool(cluster, release_bounds(cluster), moment, gpus, addresses, held)
+    pool = _Pool(cluster, release_bounds(cluster), moment, gpus, claims)
     taken = {
-        addresses[assignment.gpu_id]
-        for assignments in held.values()
-        for assignment in assignments
-        if assignment.job_id in planned and assignment.purpose == Purpose.TRAINING
-        and assignment.state != AssignmentState.CLEARING
-    }  # fmt: skip
+        address
+        for key, addresses in claims.placement.items()
+        if (holder := claims.generations[key]).job_id in planned and holder.purpose == Purpose.TRAINING
+        for address in addresses
+    }
     return [
         *_left_out(pool, planned),
         *_being_measured(pool),
@@ -119,62 +82,65 @@ def blocked_gpus(
 
 def _left_out(pool: _Pool, planned: set[str]) -> Iterator[BlockedGpus]:
     """Yield training generations of jobs that the snapshot leaves out: paused, or set aside."""
-    generations = {
-        key: assignments[0]
-        for key, assignments in pool.held.items()
-        if assignments[0].purpose == Purpose.TRAINING
-        and assignments[0].generation_state != GenerationState.RETIRED
-        and assignments[0].job_id not in planned
-    }
+    generations = [
+        holder
+        for holder in _holding(pool)
+        if holder.purpose == Purpose.TRAINING and holder.job_id not in planned
+    ]
     handovers = {
-        generation.job_id: _seconds(generation.step_expires_at)
-        for generation in generations.values()
-        if generation.generation_state == GenerationState.HANDOVER
+        holder.job_id: _seconds(holder.step_expires_at)
+        for holder in generations
+        if holder.state == GenerationState.HANDOVER
     }
-    for key, generation in generations.items():
-        ends_at = _seconds(generation.step_expires_at)
-        if generation.job_id in handovers:
-            until = handed_over_and_suspended_by(handovers[generation.job_id], pool.moment, pool.bounds)
-        elif generation.goal == Goal.SUSPEND:
+    for holder in generations:
+        ends_at = _seconds(holder.step_expires_at)
+        if holder.job_id in handovers:
+            until = handed_over_and_suspended_by(handovers[holder.job_id], pool.moment, pool.bounds)
+        elif holder.goal == Goal.SUSPEND:
             until = suspended_by(ends_at, pool.moment, pool.bounds)
         else:
             # It trains, and has no order to stop.
             until = pool.moment + UNKNOWN_SECONDS
-        yield _block(pool, pool.held[key], until)
+        yield _block(pool, holder, until)
+
+
+def _holding(pool: _Pool) -> Iterator[Holder]:
+    """Yield generations that hold GPUs of the pool and are not retired."""
+    for key, holder in pool.claims.generations.items():
+        holds = key in pool.claims.placement or key in pool.claims.clearing
+        if holds and holder.state != GenerationState.RETIRED:
+            yield holder
 
 
 def _being_measured(pool: _Pool) -> Iterator[BlockedGpus]:
-    for assignments in pool.held.values():
-        generation = assignments[0]
-        if generation.purpose == Purpose.PROFILING and generation.generation_state != GenerationState.RETIRED:
-            waits = any(assignment.state == AssignmentState.WAITING for assignment in assignments)
+    for holder in _holding(pool):
+        if holder.purpose == Purpose.PROFILING:
             until = measured_by(
-                generation.created_at.timestamp(),
-                _seconds(generation.held_at),
+                holder.created_at.timestamp(),
+                _seconds(holder.held_at),
                 pool.moment,
                 pool.bounds,
-                waits=waits,
+                waits=holder.id in pool.claims.waiting,
             )
-            yield _block(pool, assignments, until)
+            yield _block(pool, holder, until)
 
 
 def _overdue(pool: _Pool) -> Iterator[BlockedGpus]:
     """Yield GPUs that agents were ordered to clear and did not confirm in the usual time."""
-    for assignments in pool.held.values():
-        clearing = [each for each in assignments if each.state == AssignmentState.CLEARING]
-        told_at = _seconds(assignments[0].retired_at)
-        until = confirmed_by(told_at or 0.0, pool.moment, pool.bounds) if clearing else None
+    for key, addresses in pool.claims.clearing.items():
+        told_at = _seconds(pool.claims.generations[key].retired_at)
+        until = confirmed_by(told_at or 0.0, pool.moment, pool.bounds)
         if until is not None:
-            yield _block(pool, clearing, until)
+            yield BlockedGpus(tuple(sorted(addresses)), until)
 
 
 def _on_silent_servers(pool: _Pool, taken: set[int]) -> Iterator[BlockedGpus]:
     """Yield GPUs of silent servers that no planned job holds. A planned job keeps its GPUs."""
     for server_id, reported_at, enrolled_at in _SILENT.ask(pool.cluster.pk):
         idle = [
-            pool.addresses[gpu.pk]
-            for gpu in pool.gpus
-            if gpu.server_id == server_id and pool.addresses[gpu.pk] not in taken
+            address
+            for address, gpu in enumerate(pool.gpus)
+            if gpu.server_id == server_id and address not in taken
         ]
         if idle:
             heard_at = (reported_at or enrolled_at).timestamp()
@@ -183,14 +149,15 @@ def _on_silent_servers(pool: _Pool, taken: set[int]) -> Iterator[BlockedGpus]:
 
 
 def _broken(pool: _Pool) -> Iterator[BlockedGpus]:
-    broken = sorted(pool.addresses[gpu.pk] for gpu in pool.gpus if not gpu.healthy)
+    broken = [address for address, gpu in enumerate(pool.gpus) if not gpu.healthy]
     if broken:
         yield BlockedGpus(addresses=tuple(broken), until=pool.moment + UNKNOWN_SECONDS)
 
 
-def _block(pool: _Pool, assignments: Sequence[_Held], until: float) -> BlockedGpus:
-    addresses = sorted({pool.addresses[assignment.gpu_id] for assignment in assignments})
-    return BlockedGpus(addresses=tuple(addresses), until=until)
+def _block(pool: _Pool, holder: Holder, until: float) -> BlockedGpus:
+    claims = pool.claims
+    addresses = {*claims.placement.get(holder.id, ()), *claims.clearing.get(holder.id, ())}
+    return BlockedGpus(addresses=tuple(sorted(addresses)), until=until)
 
 
 def _seconds(at: datetime | None) -> float | None:

@@ -41,6 +41,7 @@ from scheduling.models import Job
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.services.generations.protection import Stores
 from scheduling.services.gradients.gradient_plans import server_size
+from scheduling.services.rows.planned_jobs import PlannedJob
 from scheduling.services.rows.records import read_cluster
 
 #: Seconds until the control plane records a stored file; seconds between two checks of the leases.
@@ -130,7 +131,7 @@ class FailureCharges:
 
     def of(
         self,
-        row: Job,
+        row: Job | PlannedJob,
         curve: ScalingCurve | None,
         *,
         measured: MeasuredCurve | None,

@@ -191,9 +191,10 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
     undecided = job.state in UNDECIDED_STATES
     forget_quota(job)
     forget_turn(job)
+    gpus = measurement.pool.gpu_rows(measurement.block)
     generation = create_generation(
         job,
-        [measurement.pool.gpus[address] for address in measurement.block],
+        [gpus[address] for address in measurement.block],
         epoch=epoch,
         purpose=Purpose.PROFILING,
         reason="measures its scaling curve",

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from django.utils import timezone
 
-from cluster.models import Cluster
+from cluster.models import Cluster, Gpu
 from scheduling.choices import Goal, JobEventKind
 from scheduling.core.question.decision import ChangeKind, FoundOffer
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.recording import pack_snapshot
-from scheduling.core.question.snapshot import Snapshot, StoredPlan
+from scheduling.core.question.snapshot import JobSnapshot, StoredPlan
 from scheduling.models import Decision, Job
 from scheduling.models.functions import versions_of_many
 from scheduling.services.generations.generations import (
@@ -27,7 +27,7 @@ from scheduling.services.generations.generations import (
 )
 from scheduling.services.generations.lifecycle import suspend
 from scheduling.services.generations.server_ports import NoFreePort
-from scheduling.services.rows.bulk import update_rows
+from scheduling.services.rows.bulk import update_rows, update_values
 from scheduling.services.rows.plan_json import plan_to_json, same_plan
 from scheduling.services.rows.records import JobNote, record_all
 from scheduling.services.rows.utilisation import take_sample
@@ -57,54 +57,50 @@ def commit_decision(
     concerned = {verdict.job_id for verdict in decision.verdicts} | {
         change.job_id for change in decision.changes
     }
-    jobs = _jobs_of(concerned, _changed(pool.snapshot, decision) - concerned)
+    before = {job.id: job for job in pool.snapshot.jobs}
+    jobs = _jobs_of(concerned, _with_other_risk(before, decision) - concerned)
     newly_at_risk = [job_id for job_id in decision.at_risk if job_id in jobs and not jobs[job_id].at_risk]
+    gpus = pool.gpu_rows(address for change in answer.changes for address in change.addresses)
     row = None
     if decision.verdicts or decision.changes or newly_at_risk:
         final = {verdict.job_id for verdict in decision.verdicts}
-        row = _decision_row(cluster, pool, answer, final, epoch, reallocated, compute_seconds, trigger)
+        row = _decision_row(cluster, pool, gpus, answer, final, epoch, reallocated, compute_seconds, trigger)
         row.jobs.set([jobs[job_id] for job_id in sorted(concerned | set(newly_at_risk)) if job_id in jobs])
     refused = apply_verdicts(jobs, decision, offers, offers_awaited, row, pool.counts_on)
-    _store_plans(jobs, decision.plans, refused)
-    _store_memory(cluster, pool.kind, decision)
+    _store_plans(jobs, before, decision.plans, refused)
+    _store_memory(cluster, pool.kind, before, decision)
     _store_risks(jobs, set(decision.at_risk), row)
-    without_port = _apply_changes(jobs, decision, refused, pool, epoch, row)
+    without_port = _apply_changes(jobs, decision, refused, gpus, epoch, row)
     if reallocated:
         note_ports(cluster, {job.id for job in pool.snapshot.jobs} - without_port, timezone.now())
         take_sample(cluster)
     return row
 
 
-def _changed(snapshot: Snapshot, decision: CoreDecision) -> set[str]:
-    """Return jobs whose plan or risk differs from the snapshot's. No fact has moved since it was read, so
-    the rows of all others need not be read."""
-    before = {job.id: job for job in snapshot.jobs}
+def _with_other_risk(before: Mapping[str, JobSnapshot], decision: CoreDecision) -> set[str]:
+    """Return jobs whose risk differs from the snapshot's. No fact has moved since it was read, so the rows of
+    all others need not be read."""
     at_risk = set(decision.at_risk)
-    planned = {
-        job_id
-        for job_id, plan in decision.plans.items()
-        if job_id not in before or not same_plan(plan, before[job_id].stored_plan)
-    }
     told = (set(decision.plans) | at_risk) & set(before)
-    return planned | {job_id for job_id in told if before[job_id].at_risk != (job_id in at_risk)}
+    return {job_id for job_id in told if before[job_id].at_risk != (job_id in at_risk)}
 
 
-def _jobs_of(concerned: Collection[str], planned: Collection[str]) -> dict[str, Job]:
-    """Return the jobs of a decision with what their verdicts need, and those whose plan or risk may
-    change."""
+def _jobs_of(concerned: Collection[str], others: Collection[str]) -> dict[str, Job]:
+    """Return the jobs of a decision with what their verdicts need, and those whose risk changes."""
     told = (
         Job.objects.filter(pk__in=concerned)
         .select_related("checkpoint")
         .prefetch_related("curve", versions_of_many(), "project__quota", "project__created_by__quota")
     )
     # Without plans: the snapshot has them, and reading thousands again takes as long as planning.
-    others = Job.objects.filter(pk__in=planned).only("cluster_id", "state", "at_risk")
-    return {job.pk: job for job in (*told, *others)}
+    risks = Job.objects.filter(pk__in=others).only("cluster_id", "state", "at_risk")
+    return {job.pk: job for job in (*told, *risks)}
 
 
 def _decision_row(
     cluster: Cluster,
     pool: Pool,
+    gpus: Mapping[int, Gpu],
     decision: CoreDecision,
     final: Collection[str],
     epoch: int,
@@ -138,7 +134,7 @@ def _decision_row(
                     "kind": str(change.kind),
                     "gpus_before": change.gpus_before,
                     "gpus_after": change.gpus_after,
-                    "gpus": [str(pool.gpus[address]) for address in change.addresses],
+                    "gpus": [str(gpus[address]) for address in change.addresses],
                     "pause_seconds": change.pause_seconds,
                     "reason": change.reason,
                 }
@@ -169,7 +165,9 @@ def code_version() -> str:
         return ""
 
 
-def _store_memory(cluster: Cluster, kind: str, decision: CoreDecision) -> None:
+def _store_memory(
+    cluster: Cluster, kind: str, before: Mapping[str, JobSnapshot], decision: CoreDecision
+) -> None:
     """Store the policy's state."""
     if decision.memory or cluster.policy_memory:
         noted = cluster.policy_memory if cluster.policy_memory.get("policy") == cluster.policy else {}
@@ -177,27 +175,28 @@ def _store_memory(cluster: Cluster, kind: str, decision: CoreDecision) -> None:
         if memory != cluster.policy_memory:  # most passes change nothing
             cluster.policy_memory = memory
             Cluster.objects.filter(pk=cluster.pk).update(policy_memory=memory)
-    if decision.job_memory:
-        changed = []
-        for row in Job.objects.filter(pk__in=decision.job_memory).only("pk", "policy_memory"):
-            noted = {"policy": cluster.policy, "values": list(decision.job_memory[row.pk])}
-            if noted != row.policy_memory:
-                row.policy_memory = noted
-                changed.append(row)
-        update_rows(changed, ["policy_memory"])
+    changed = {
+        job_id: [{"policy": cluster.policy, "values": list(values)}]
+        for job_id, values in decision.job_memory.items()
+        if values != before[job_id].memory
+    }
+    update_values(Job, ["policy_memory"], changed)
 
 
-def _store_plans(jobs: Mapping[str, Job], plans: Mapping[str, StoredPlan], refused: set[str]) -> None:
-    changed = []
-    for job_id, plan in plans.items():
-        job = jobs.get(job_id)
-        if job is None or job_id in refused or job.finished():
-            continue
-        stored = plan_to_json(plan)
-        if "plan" in job.get_deferred_fields() or job.plan != stored:
-            job.plan = stored
-            changed.append(job)
-    update_rows(changed, ["plan"])
+def _store_plans(
+    jobs: Mapping[str, Job],
+    before: Mapping[str, JobSnapshot],
+    plans: Mapping[str, StoredPlan],
+    refused: set[str],
+) -> None:
+    """Store the plans that differ from the snapshot's, except those of jobs that were refused."""
+    changed = {
+        job_id: [plan_to_json(plan)]
+        for job_id, plan in plans.items()
+        if job_id in before and not same_plan(plan, before[job_id].stored_plan)
+        and job_id not in refused and not (job_id in jobs and jobs[job_id].finished())
+    }  # fmt: skip
+    update_values(Job, ["plan"], changed)
 
 
 _RISK = (JobEventKind.AT_RISK, "No plan meets its deadline any more; it runs on as well as it can.")
@@ -219,7 +218,7 @@ def _apply_changes(
     jobs: Mapping[str, Job],
     decision: CoreDecision,
     refused: set[str],
-    pool: Pool,
+    gpus: Mapping[int, Gpu],
     epoch: int,
     row: Decision | None,
 ) -> set[str]:
@@ -242,7 +241,7 @@ def _apply_changes(
         [
             NewGeneration(
                 job=jobs[change.job_id],
-                gpus=[pool.gpus[address] for address in change.addresses],
+                gpus=[gpus[address] for address in change.addresses],
                 reason=change.reason,
                 flexible=decision.flexible.get(change.job_id, ()),
             )
@@ -264,8 +263,8 @@ def _apply_changes(
             job.pause_until = timezone.now() + timedelta(seconds=change.pause_seconds)
             starting.append(job)
         text = f"{_WORDS[change.kind]} from {change.gpus_before} to {change.gpus_after} GPUs: {change.reason}"
-        gpus = [str(pool.gpus[address]) for address in change.addresses]
-        notes.append(JobNote(job, str(change.kind), text, {"generation": generation.number, "gpus": gpus}))
+        names = [str(gpus[address]) for address in change.addresses]
+        notes.append(JobNote(job, str(change.kind), text, {"generation": generation.number, "gpus": names}))
     update_rows(starting, ["pause_until"])
     record_all(notes, decision=row)
     return without_port

@@ -11,7 +11,8 @@ from datetime import datetime
 from scheduling.choices import JobState
 from scheduling.core.question.curves import throughput_at
 from scheduling.core.question.snapshot import ScalingCurve
-from scheduling.models import Generation, Job
+from scheduling.services.rows.claims import Holder
+from scheduling.services.rows.planned_jobs import PlannedJob
 
 #: Factor by which a job may be faster than its curve; reports raise the curve within a minute.
 FASTER = 1.25
@@ -22,11 +23,11 @@ UNCOUNTED = 10.0
 
 
 def believed_iterations(
-    row: Job,
+    row: PlannedJob,
     curve: ScalingCurve,
     *,
     margin: float,
-    live: Generation | None,
+    live: Holder | None,
     gpus: int,
     now: datetime,
     attained_gpu_seconds: float,
@@ -54,7 +55,7 @@ def believed_iterations(
     return min(claimed, possible + UNCOUNTED)
 
 
-def _since_report(row: Job, live: Generation | None, now: datetime) -> float:
+def _since_report(row: PlannedJob, live: Holder | None, now: datetime) -> float:
     if live is None or row.iterations_reported_at is None or row.state != JobState.RUNNING:
         return 0.0
     age = (now - row.iterations_reported_at).total_seconds()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from django.db import connection
@@ -18,9 +18,15 @@ def update_rows(rows: Sequence[Model], fields: Sequence[str]) -> None:
     `bulk_update` writes a condition for each row and field, which takes ten times as long to build as to run.
     As with `bulk_update`, no signals are sent, and a row that no longer exists is not created.
     """
-    if not rows:
-        return
-    options = rows[0]._meta
+    if rows:
+        model = type(rows[0])
+        names = [cast("Any", model._meta.get_field(name)).attname for name in fields]
+        update_values(model, fields, {row.pk: [getattr(row, name) for name in names] for row in rows})
+
+
+def update_values(model: type[Model], fields: Sequence[str], values: Mapping[Any, Sequence[Any]]) -> None:
+    """Save these fields of rows that were not read, as `update_rows` does. ``values``: by primary key."""
+    options = model._meta
     quote = connection.ops.quote_name
     columns = [cast("Any", options.get_field(name)) for name in fields]
     key: Any = options.pk
@@ -29,19 +35,20 @@ def update_rows(rows: Sequence[Model], fields: Sequence[str]) -> None:
     names = ", ".join(quote(column.column) for column in (key, *columns))
     one = "(" + ", ".join(f"%s::{kind}" for kind in kinds) + ")"
     table, own = quote(options.db_table), quote(key.column)
+    rows = list(values.items())
     for first in range(0, len(rows), MOST_ROWS):
         some = rows[first : first + MOST_ROWS]
-        values = [
-            column.get_db_prep_save(getattr(row, column.attname), connection)
-            for row in some
-            for column in (key, *columns)
+        prepared = [
+            column.get_db_prep_save(value, connection)
+            for pk, row in some
+            for column, value in zip((key, *columns), (pk, *row), strict=True)
         ]
         given = ", ".join([one] * len(some))
         with connection.cursor() as cursor:
             cursor.execute(
                 f"update {table} set {sets} from (values {given}) as given ({names}) "  # noqa: S608 - names of the models' own
                 f"where {table}.{own} = given.{own}",
-                values,
+                prepared,
             )
 
 

@@ -71,7 +71,7 @@ def _held(offer: Offer, cluster: Cluster, charges: FailureCharges, *, total: int
         deadline_at=offer.deadline_at.timestamp(),
         remaining_iterations=float(job.max_iterations),
         curve=charges.promised(measured, counts_on),
-        finishing_seconds=finishing_seconds(job),
+        finishing_seconds=finishing_seconds(job.curve),
         failure_slack_seconds=counts_on.slack_seconds,
     )
     return HeldOffer(

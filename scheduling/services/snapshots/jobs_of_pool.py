@@ -15,7 +15,7 @@ from django.db.models.functions import Coalesce, Greatest
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Server
-from projects.prepared import PreparedValues, time_hole
+from projects.prepared import PreparedRows, PreparedValues, time_hole
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, Goal
 from scheduling.core.question.curves import curve_from_measurements, lowered, pause_at
 from scheduling.core.question.snapshot import NO_DEADLINE, JobSnapshot, ScalingCurve, ServiceClass
@@ -34,20 +34,11 @@ from scheduling.services.memory.disk_shares import levels_with_room
 from scheduling.services.rows.believed import believed_iterations
 from scheduling.services.rows.borrowed import Borrowed, measured_curves_on
 from scheduling.services.rows.claims import Claims
-from scheduling.services.rows.plan_json import plan_from_json
+from scheduling.services.rows.planned_jobs import COLUMNS, PlannedJob
 
 #: Errors while reading rows with impossible content.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _NO_CURVE = ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.array([], np.float64))
-
-#: Columns of a job that plans depend on, and further ones that only its curves on other kinds of GPU need.
-#: During a burst each pass reads thousands of rows.
-_PLANNED_BY = (
-    "state", "service_class", "submitted_at", "deadline_at", "max_iterations", "global_batch_size", "project",
-    "curve", "iterations_done", "iterations_reported_at", "iterations_per_second", "promised", "at_risk",
-    "plan", "policy_memory", "protection_class", "asked_protection", "checkpoint_seconds",
-)  # fmt: skip
-_NAMES_CURVES = ("hyperparameters", "data", "function_version")
 
 
 @dataclass(frozen=True)
@@ -89,48 +80,63 @@ class PoolReading:
         counts_on: dict[str, CountsOn] = {}
         for row in rows:
             try:
-                curve = self._curve_of(row, facts.levels[row.curve_id or 0])
-                counts_on[row.pk] = self.charges.of(row, curve, measured=row.curve)
+                measured = facts.curves[row.curve_id]
+                curve = self._curve_of(row, measured, facts.levels[row.curve_id])
+                counts_on[row.pk] = self.charges.of(row, curve, measured=measured)
                 jobs.append(self._read(row, curve or _NO_CURVE, counts_on[row.pk], facts))
             except UNREADABLE as error:
                 unplannable[row.pk] = _unreadable(error)
         unplannable |= _faults(jobs)
         return JobsOfPool(tuple(job for job in jobs if job.id not in unplannable), unplannable, counts_on)
 
-    def _rows(self, left_out: Collection[str], awaiting_levels: bool, most_newcomers: int) -> list[Job]:
-        unpaused = Job.objects.filter(cluster=self.cluster, curve__gpu_kind=self.kind, paused_by_owner=False)
-        unpaused = unpaused.exclude(pk__in=left_out)
+    def _rows(
+        self, left_out: Collection[str], awaiting_levels: bool, most_newcomers: int
+    ) -> list[PlannedJob]:
+        unpaused = _unpaused(self.cluster.pk, self.kind, list(left_out))
         newcomers = list(_newcomers(unpaused, awaiting_levels)[:most_newcomers])
-        found = unpaused.filter(Q(state__in=PLANNED_STATES) | Q(pk__in=newcomers))
-        # Many jobs share a curve, which is read once.
-        found = found.order_by("submitted_at", "id").prefetch_related("curve")
-        if self.borrowed is None:
-            return list(found.only(*_PLANNED_BY))
-        return list(found.only(*_PLANNED_BY, *_NAMES_CURVES).prefetch_related(versions_of_many()))
+        rows = _PLANNED.ask(self.cluster.pk, self.kind, list(left_out), newcomers)
+        return [PlannedJob._make(row) for row in rows]
 
-    def _facts(self, rows: Sequence[Job]) -> _Facts:
+    def _facts(self, rows: Sequence[PlannedJob]) -> _Facts:
+        curve_ids = list({row.curve_id for row in rows})
         levels: dict[int, list[CurveLevel]] = defaultdict(list)
-        for level in CurveLevel.objects.filter(curve_id__in={row.curve_id for row in rows}):
+        for level in _LEVELS.ask(curve_ids):
             levels[level.curve_id].append(level)
+        curves = {curve.pk: curve for curve in _CURVES.ask(curve_ids)}
         return _Facts(
+            curves,
             levels,
-            _lent_curves(rows, self.borrowed),
+            self._lent_curves(rows, curves),
             frozenset(server_id for (server_id,) in _SUSPECT.ask(self.cluster.pk)),
             _attained_gpu_seconds(self.cluster, self.now),
         )
 
-    def _curve_of(self, row: Job, levels: Sequence[CurveLevel]) -> ScalingCurve | None:
+    def _lent_curves(
+        self, rows: Sequence[PlannedJob], curves: Mapping[int, MeasuredCurve]
+    ) -> dict[str, MeasuredCurve]:
+        """Return curves on the borrowed kind of GPU. A promised job is kept off servers of another kind than
+        its own."""
+        if self.borrowed is None:
+            return {}
+        kind = self.borrowed.kind
+        able = [row.pk for row in rows if not row.promised or curves[row.curve_id].gpu_kind == kind]
+        jobs = Job.objects.filter(pk__in=able).prefetch_related("curve__levels", versions_of_many())
+        return measured_curves_on(list(jobs), kind)
+
+    def _curve_of(
+        self, row: PlannedJob, measured: MeasuredCurve, levels: Sequence[CurveLevel]
+    ) -> ScalingCurve | None:
         key = (row.curve_id, row.global_batch_size)
         if key not in self._curves:
             self._curves[key] = core_curve(
-                levels_with_room(levels, row.curve, self.cluster),
+                levels_with_room(levels, measured, self.cluster),
                 batch=key[1],
                 total=self.total,
                 margin=self.cluster.promise_margin,
             )
         return self._curves[key]
 
-    def _read(self, row: Job, curve: ScalingCurve, counts_on: CountsOn, facts: _Facts) -> JobSnapshot:
+    def _read(self, row: PlannedJob, curve: ScalingCurve, counts_on: CountsOn, facts: _Facts) -> JobSnapshot:
         margin = self.cluster.promise_margin
         lent_curve = None
         if row.pk in facts.lent:
@@ -154,6 +160,7 @@ class PoolReading:
             memory=noted(row.policy_memory, self.cluster.policy, "values"),
             measured=curve,
             margin=margin,
+            finishing_seconds=finishing_seconds(facts.curves[row.curve_id]),
         )
 
 
@@ -161,7 +168,8 @@ class PoolReading:
 class _Facts:
     """Facts read for many jobs at once."""
 
-    #: Measured levels by the curve's primary key.
+    #: The jobs' curves, and their measured levels, by the curve's primary key.
+    curves: Mapping[int, MeasuredCurve]
     levels: Mapping[int, list[CurveLevel]]
     #: The job's curve on the borrowed kind of GPU, by job id.
     lent: Mapping[str, MeasuredCurve]
@@ -169,6 +177,23 @@ class _Facts:
     suspect: frozenset[int]
     #: GPU seconds that the job has held, by job id.
     attained: Mapping[str, float]
+
+
+def _unpaused(cluster_id: int, kind: str, left_out: Any) -> QuerySet[Job]:
+    unpaused = Job.objects.filter(cluster=cluster_id, curve__gpu_kind=kind, paused_by_owner=False)
+    return unpaused.exclude(pk__any_of=left_out)
+
+
+_PLANNED = PreparedValues(
+    lambda cluster_id, kind, left_out, newcomers: (
+        _unpaused(cluster_id, kind, left_out)
+        .filter(Q(state__in=PLANNED_STATES) | Q(pk__any_of=newcomers))
+        .order_by("submitted_at", "id")
+        .values_list(*COLUMNS)
+    )
+)
+_CURVES = PreparedRows(lambda curve_ids: MeasuredCurve.objects.filter(pk__any_of=curve_ids))
+_LEVELS = PreparedRows(lambda curve_ids: CurveLevel.objects.filter(curve__pk__any_of=curve_ids))
 
 
 def _newcomers(unpaused: QuerySet[Job], awaiting_levels: bool) -> QuerySet[Job, str]:
@@ -240,21 +265,8 @@ def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: 
     return curve if curve.levels.size else None
 
 
-def _lent_curves(rows: Sequence[Job], borrowed: Borrowed | None) -> dict[str, MeasuredCurve]:
-    """Return curves on the borrowed kind of GPU. A promised job is kept off servers of another kind than
-    its own."""
-    if borrowed is None:
-        return {}
-    able = [row for row in rows if not row.promised or _measured_on(row, borrowed.kind)]
-    return measured_curves_on(able, borrowed.kind)
-
-
-def _measured_on(row: Job, kind: str) -> bool:
-    return row.curve is not None and row.curve.gpu_kind == kind
-
-
 def job_snapshot(
-    row: Job,
+    row: PlannedJob,
     curve: ScalingCurve,
     claims: Claims,
     now: datetime,
@@ -266,6 +278,7 @@ def job_snapshot(
     memory: tuple[float, ...],
     measured: ScalingCurve,
     margin: float,
+    finishing_seconds: float,
 ) -> JobSnapshot:
     """Return one job in the planner's form. ``suspect``: ids of suspect servers. ``measured``: the curve
     before expected failures lower it. ``margin``: the promise margin by which both curves are lowered.
@@ -273,9 +286,9 @@ def job_snapshot(
     live = claims.live.get(row.pk)
     coming = claims.coming.get(row.pk)
     shown = coming or live
-    placement = claims.placement.get(shown.pk, ()) if shown else ()
+    placement = claims.placement.get(shown.id, ()) if shown else ()
     suspending = live is not None and live.goal == Goal.SUSPEND and coming is None
-    silent = shown is not None and not claims.servers.get(shown.pk, frozenset()).isdisjoint(suspect)
+    silent = shown is not None and not claims.servers.get(shown.id, frozenset()).isdisjoint(suspect)
     locked = coming is not None or suspending or silent
     if suspending:
         # Its GPUs become free once its state is stored; until then nothing else can be planned for it. GPUs
@@ -289,7 +302,7 @@ def job_snapshot(
         measured,
         margin=margin,
         live=live,
-        gpus=len(claims.placement.get(live.pk, ())) if live else 0,
+        gpus=len(claims.placement.get(live.id, ())) if live else 0,
         now=now,
         attained_gpu_seconds=attained_gpu_seconds,
     )
@@ -310,8 +323,8 @@ def job_snapshot(
         gpus_now=len(placement),
         placement=placement,
         pause_left_seconds=pause_left,
-        finishing_seconds=finishing_seconds(row),
-        stored_plan=plan_from_json(row.plan),
+        finishing_seconds=finishing_seconds,
+        stored_plan=row.plan,
         locked=locked,
         flexible=claims.marks(shown, placement),
         total_iterations=float(row.max_iterations),
@@ -323,6 +336,6 @@ def job_snapshot(
     )
 
 
-def finishing_seconds(job: Job) -> float:
-    """Return the seconds until the final weights are stored and reported, as measured for the job's curve."""
-    return (job.curve.finishing_seconds if job.curve else 0.0) + REPORTING_SECONDS
+def finishing_seconds(measured: MeasuredCurve | None) -> float:
+    """Return the seconds until the final weights are stored and reported, as measured for the curve."""
+    return (measured.finishing_seconds if measured else 0.0) + REPORTING_SECONDS

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu, Server
-from projects.prepared import PreparedRows
+from projects.prepared import PreparedRows, PreparedValues
 from scheduling.core.question.snapshot import ServerSnapshot
 from scheduling.selectors.recovery.memory_points import waiting_bytes
 from scheduling.services.generations.blocking import release_bounds
 from scheduling.services.memory.host_memory import gpus_by_server, memory_of_worker
 from scheduling.services.rows.borrowed import Borrowed
+from scheduling.services.rows.claims import GpuOfPool
 
 
 def ends_at(available_until: datetime | None, cluster: Cluster) -> float:
@@ -50,49 +50,44 @@ def holders_first(racks: Mapping[int, str], held_bytes: Mapping[int, int]) -> li
     return sorted(racks, key=place)
 
 
-@dataclass(frozen=True)
-class ServerOfPool:
-    """A server in the planner's form, its row, and the addresses of its GPUs."""
-
-    snapshot: ServerSnapshot
-    row: Server
-    #: Addresses of its GPUs in the pool.
-    addresses: tuple[int, ...]
-
-
-_OWN = PreparedRows(lambda cluster_id, kind: Gpu.objects.own(cluster_id).filter(kind=kind))
+_OWN = PreparedValues(
+    lambda cluster_id, kind: (
+        Gpu.objects.own(cluster_id)
+        .filter(kind=kind)
+        .order_by("server_id", "index")
+        .values_list("pk", "server_id", "healthy")
+    )
+)
 _SERVERS = PreparedRows(lambda server_ids: Server.objects.filter(pk__any_of=server_ids))
 
 
 def servers_of_pool(
     cluster: Cluster, kind: str, borrowed: Borrowed | None
-) -> tuple[list[ServerOfPool], list[Gpu], dict[int, int]]:
-    """Return the servers in the planner's order, borrowed ones last; their GPUs; and the address of each GPU
-    by primary key.
+) -> tuple[list[ServerSnapshot], list[GpuOfPool]]:
+    """Return the servers in the planner's order, borrowed ones last, and their GPUs by address.
 
     Among equally good places the planner takes the first. So servers whose memory holds the state of a job
     that waits for GPUs come first; otherwise the order is topological.
     """
-    by_server: dict[int, list[Gpu]] = defaultdict(list)
-    for gpu in _OWN.ask(cluster.pk, kind):
+    by_server: dict[int, list[GpuOfPool]] = defaultdict(list)
+    for gpu in map(GpuOfPool._make, _OWN.ask(cluster.pk, kind)):
         by_server[gpu.server_id].append(gpu)
-    # Read once each, instead of with every GPU.
-    for server in _SERVERS.ask(list(by_server)):
-        for gpu in by_server[server.pk]:
-            gpu.server = server
-    racks = {number: gpus[0].server.rack for number, gpus in by_server.items()}
-    ordered = [by_server[server] for server in holders_first(racks, waiting_bytes(cluster))]
-    ordered += [list(gpus) for gpus in borrowed.gpus] if borrowed else []
-    all_gpus = gpus_by_server([gpus[0].server_id for gpus in ordered])
-    servers: list[ServerOfPool] = []
-    flat: list[Gpu] = []
-    addresses: dict[int, int] = {}
-    for gpus in ordered:
-        row = gpus[0].server
-        first = len(flat)
-        for gpu in sorted(gpus, key=lambda gpu: gpu.index):
-            addresses[gpu.pk] = len(flat)
-            flat.append(gpu)
+    rows = {server.pk: server for server in _SERVERS.ask(list(by_server))}
+    racks = {server_id: rows[server_id].rack for server_id in by_server}
+    ordered = holders_first(racks, waiting_bytes(cluster))
+    for lent in borrowed.gpus if borrowed else ():
+        server = lent[0].server
+        rows[server.pk] = server
+        by_server[server.pk] = [GpuOfPool(row.pk, row.server_id, row.healthy) for row in lent]
+        ordered.append(server.pk)
+    all_gpus = gpus_by_server(ordered)
+    same_kind = borrowed is not None and borrowed.kind == kind
+    servers: list[ServerSnapshot] = []
+    flat: list[GpuOfPool] = []
+    for server_id in ordered:
+        gpus = by_server[server_id]
+        flat += gpus
+        row = rows[server_id]
         # A suspect server keeps its work but gets no new work: its free GPUs are blocked, its jobs are not
         # moved.
         usable = row.usable() or (row.state == ServerState.SUSPECT and row.open_to_training())
@@ -102,10 +97,10 @@ def servers_of_pool(
             usable=usable,
             rack=row.rack,
             on_loan=row.on_loan,
-            same_kind=row.on_loan and gpus[0].kind == kind,
+            same_kind=row.on_loan and same_kind,
             ends_at=ends_at(row.available_until, cluster),
             memory_bytes=memory_of_worker(row, all_gpus[row.pk]) * len(gpus),
             standby=row.ready_to_stand_in() and all(gpu.healthy for gpu in gpus),
         )
-        servers.append(ServerOfPool(snapshot, row, tuple(range(first, len(flat)))))
-    return servers, flat, addresses
+        servers.append(snapshot)
+    return servers, flat

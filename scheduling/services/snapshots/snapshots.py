@@ -18,7 +18,7 @@ from scheduling.services.generations.blocking import blocked_gpus
 from scheduling.services.generations.failure_charges import REPORTING_SECONDS, CountsOn, FailureCharges
 from scheduling.services.memory.disk_shares import levels_with_room
 from scheduling.services.rows.borrowed import borrowed_by
-from scheduling.services.rows.claims import Claims
+from scheduling.services.rows.claims import Claims, GpuOfPool
 from scheduling.services.snapshots.held_offers import held_offers
 from scheduling.services.snapshots.jobs_of_pool import PoolReading, core_curve, noted
 from scheduling.services.snapshots.planner_settings import planner_settings
@@ -37,7 +37,7 @@ class Pool:
 
     kind: str
     snapshot: Snapshot
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuOfPool, ...]
     #: GPU addresses without a claim of any generation.
     free: frozenset[int]
     #: Job id of the unretired claim, by address.
@@ -50,6 +50,12 @@ class Pool:
     breaking: Mapping[str, str] = field(default_factory=dict)
     #: What the promise of each job assumes.
     counts_on: Mapping[str, CountsOn] = field(default_factory=dict)
+
+    def gpu_rows(self, addresses: Iterable[int]) -> dict[int, Gpu]:
+        """Return the rows of these GPUs with their servers, by address. One query if there are any."""
+        ids = {self.gpus[address].id: address for address in addresses}
+        found = Gpu.objects.filter(pk__in=ids).select_related("server") if ids else ()
+        return {ids[gpu.pk]: gpu for gpu in found}
 
 
 def pool_kinds(cluster: Cluster) -> list[str]:
@@ -77,21 +83,21 @@ def pool_snapshot(
     """
     moment = now.timestamp()
     borrowed = borrowed_by(cluster, kind)
-    servers, gpus, addresses = servers_of_pool(cluster, kind, borrowed)
+    servers, gpus = servers_of_pool(cluster, kind, borrowed)
     own = len(gpus) - (borrowed.total if borrowed else 0)
-    claims = Claims.read(cluster, addresses)
+    claims = Claims.read(cluster, gpus)
     breaking = breaking_jobs(cluster, now)
-    charges = FailureCharges(cluster, _largest_own(server.snapshot for server in servers))
+    charges = FailureCharges(cluster, _largest_own(servers))
     jobs = PoolReading(cluster, kind, now, claims, charges, own, borrowed).jobs(
         left_out=breaking, awaiting_levels=awaiting_levels, most_newcomers=MOST_NEWCOMERS
     )
     snapshot = Snapshot(
         now=moment,
         next_slot_at=max(moment, (reallocate_at or now).timestamp()),
-        servers=tuple(server.snapshot for server in servers),
+        servers=tuple(servers),
         jobs=jobs.planned,
         held_offers=tuple(held_offers(cluster, kind, now, charges, total=own)),
-        blocked=tuple(blocked_gpus(cluster, gpus, addresses, {job.id for job in jobs.planned}, moment)),
+        blocked=tuple(blocked_gpus(cluster, gpus, claims, {job.id for job in jobs.planned}, moment)),
         settings=planner_settings(cluster),
         memory=noted(cluster.policy_memory, cluster.policy, kind),
     )
@@ -99,7 +105,7 @@ def pool_snapshot(
         kind,
         snapshot,
         tuple(gpus),
-        frozenset(set(addresses.values()) - set(claims.job_of)),
+        frozenset(range(len(gpus))).difference(claims.job_of),
         claims.job_of,
         charges,
         jobs.unplannable,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import SimpleNamespace
@@ -117,28 +117,54 @@ def test_looking_for_old_checkpoints_takes_one_query(count: int) -> None:
     assert queries(lambda: delete_old_checkpoints(now)) == 1
 
 
-def test_a_snapshot_builds_no_row_twice(running: Callable[[int], None]) -> None:
-    """A large cluster has thousands of GPUs and assignments; building rows twice would slow each pass."""
-    built: Counter[str] = Counter()
+@pytest.fixture
+def built() -> Iterator[Counter[str]]:
+    """Count the models that are built, by name."""
+    counted: Counter[str] = Counter()
 
     def count(sender: type[Model], **_: object) -> None:
-        built[sender.__name__] += 1
+        counted[sender.__name__] += 1
+
+    post_init.connect(count)
+    yield counted
+    post_init.disconnect(count)
+
+
+def test_a_snapshot_builds_no_models_of_what_is_many(
+    running: Callable[[int], None], built: Counter[str]
+) -> None:
+    """A large cluster has thousands of GPUs, jobs and claims; building their models was most of a pass."""
 
     def snapshot() -> int:
         cluster = Cluster.objects.get()
         built.clear()
         return queries(lambda: pool_snapshot(cluster, KIND, timezone.now()))
 
-    post_init.connect(count)
-    try:
-        running(1)
-        few = snapshot()
-        running(3)
-        assert snapshot() == few
-    finally:
-        post_init.disconnect(count)
-    assert (built["Gpu"], built["Server"]) == (4, 1)
-    assert (built["Assignment"], built["Generation"]) == (0, 4)
+    running(1)
+    few = snapshot()
+    running(3)
+    assert snapshot() == few
+    assert [built[name] for name in ("Gpu", "Job", "Assignment", "Generation")] == [0, 0, 0, 0]
+    assert built["Server"] == 1
+
+
+def test_a_newcomer_s_pass_builds_no_models_of_other_jobs(
+    running: Callable[[int], None], submit: Submit, built: Counter[str]
+) -> None:
+    def decide() -> list[int]:
+        Cluster.objects.update(next_slot_at=timezone.now() + timedelta(hours=1), next_wake_at=None)
+        ScalingCurve.objects.update(complete=True)
+        newcomer = submit("best_effort", iterations=1_000_000)
+        built.clear()
+        run_planner()
+        newcomer.refresh_from_db()
+        assert newcomer.decided_at is not None
+        return [built[name] for name in ("Job", "Generation", "Gpu", "Assignment")]
+
+    running(1)
+    few = decide()
+    running(2)
+    assert decide() == few
 
 
 def test_function_measured_on_all_gpus_needs_no_snapshot(
