@@ -39,6 +39,8 @@ from scheduling.services.rows.planned_jobs import COLUMNS, PlannedJob
 #: Errors while reading rows with impossible content.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _NO_CURVE = ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.array([], np.float64))
+#: Columns of a job that its curves on other kinds of GPU depend on.
+_NAMES_CURVES = ("curve", "hyperparameters", "data", "function_version")
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,8 @@ class PoolReading:
             return {}
         kind = self.borrowed.kind
         able = [row.pk for row in rows if not row.promised or curves[row.curve_id].gpu_kind == kind]
-        jobs = Job.objects.filter(pk__in=able).prefetch_related("curve__levels", versions_of_many())
-        return measured_curves_on(list(jobs), kind)
+        jobs = Job.objects.filter(pk__in=able).only(*_NAMES_CURVES)
+        return measured_curves_on(list(jobs.prefetch_related("curve__levels", versions_of_many())), kind)
 
     def _curve_of(
         self, row: PlannedJob, measured: MeasuredCurve, levels: Sequence[CurveLevel]
