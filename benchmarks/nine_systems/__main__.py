@@ -1,9 +1,9 @@
-"""All nine systems at once: a live run on emulated devices, or a simulated day.
+"""All nine systems at once: a live run on emulated devices, or simulated days.
 
     python -m benchmarks.nine_systems --live [--minutes 20] [--seed 1] [--write docs/nine_systems.md]
     python -m benchmarks.nine_systems --simulated [--write docs/nine_systems.md]
 
-`docs/nine_systems.md` says what is run. Prints tables at the end; exits with 1 if a promise was missed.
+`docs/nine_systems.md` describes the runs. Prints tables at the end; exits with 1 if a promise was missed.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ def _options() -> argparse.Namespace:
     )  # fmt: skip
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--live", action="store_true", help="on a platform of its own")
-    which.add_argument("--simulated", action="store_true", help="a day on a virtual clock")
-    parser.add_argument("--minutes", type=float, default=20.0, help="of the live run, after measuring")
-    parser.add_argument("--seed", type=int, default=1, help="of faults, or of the first simulated day")
-    parser.add_argument("--write", type=Path, help="put the tables into this document")
+    which.add_argument("--simulated", action="store_true", help="three days on a virtual clock")
+    parser.add_argument("--minutes", type=float, default=20.0, help="length of the live run, after measuring")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the faults, or of the first simulated day"
+    )
+    parser.add_argument("--write", type=Path, help="write the tables into this document")
     options = parser.parse_args()
     if not 1.0 <= options.minutes <= 600.0:
         parser.error(f"--minutes is {options.minutes:g}; it must be between 1 and 600")

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.nine_systems.jobs import JobKind
-from benchmarks.nine_systems.tables import Table
+from benchmarks.nine_systems.tables import Table, count
 from punctual.client import Job
 from punctual.client.models import Recovery, TierModes
 
@@ -25,11 +25,10 @@ _SOURCES = {
 
 
 class Watch:
-    """Observations of jobs while they ran; its last generation may have fewer GPUs than an earlier one."""
+    """Observations of running jobs. A job's last generation may have fewer GPUs than an earlier one."""
 
     def __init__(self) -> None:
         self.plans: dict[str, dict[str, Any]] = {}
-        self.made: dict[str, list[dict[str, Any]]] = {}
         self.all_to_all: dict[str, float] = {}
         self.most_gpus: dict[str, int] = {}
         self.resized: dict[str, int] = {}
@@ -42,10 +41,9 @@ class Watch:
         self.most_gpus[kind.name] = max(before, job.gpus)
         if not job.gpus:
             return
-        told = job.communication()
-        self.made[kind.name] = told.get("levels", [])
-        if told.get("chosen"):
-            self.plans[kind.name] = told
+        communication = job.communication()
+        if communication.get("chosen"):
+            self.plans[kind.name] = communication
         timing = job.experts().get("all_to_all") or {}
         if timing.get("share") is not None:
             self.all_to_all[kind.name] = float(timing["share"])
@@ -64,18 +62,18 @@ class Watch:
 
     def plan_text(self, name: str) -> str:
         """Return the plan that a job trained under, with its prediction and the measurement."""
-        told = self.plans.get(name)
-        if told is None:
-            predicted = ", ".join(map(plan_in_words, self.made.get(name, []))) or "none"
-            return f"{NOTHING}: {name} trained without a plan (plans that were made: {predicted})"
-        chosen = told["chosen"]
+        followed = self.plans.get(name)
+        if followed is None:
+            return f"{NOTHING}: {name} trained without a communication plan"
+        chosen = followed["chosen"]
         predicted = chosen["predicted"]["iteration_seconds"]
-        parts = [f"{name} on {told['gpus']} GPUs: planner {chosen['planner']}, codec {chosen['codec']}"]
-        parts.append(f"{predicted:.2f} s an iteration predicted")
-        if told.get("measured_seconds"):
-            parts.append(f"{told['measured_seconds']:.2f} s measured")
-        if told.get("seconds_without_plan"):
-            parts.append(f"{told['seconds_without_plan']:.2f} s without a plan")
+        gpus = count(followed["gpus"], "GPU")
+        parts = [f"{name} on {gpus}: planner {chosen['planner']}, codec {chosen['codec']}"]
+        parts.append(f"iteration of {predicted:.2f} s predicted")
+        if followed.get("measured_seconds"):
+            parts.append(f"{followed['measured_seconds']:.2f} s measured")
+        if followed.get("seconds_without_plan"):
+            parts.append(f"{followed['seconds_without_plan']:.2f} s without a plan")
         return ", ".join(parts)
 
 
@@ -110,15 +108,16 @@ def _answer(promise: Promise) -> str:
 
 def systems_table(promises: Sequence[Promise], watch: Watch, lending: Sequence[str]) -> Table:
     """Return a table with the effect of each system."""
-    made = [each for each in promises if each.job.promised]
-    met = sum(each.job.promise_outcome == "met" for each in made)
-    recoveries = [one for each in promises for one in each.job.recoveries()]
-    sources = [recovered_from(one) for one in recoveries]
-    lost = sum(one.iterations_lost or 0 for one in recoveries)
-    changes, most = sum(watch.resized.values()), max(watch.most_gpus.values(), default=0)
-    kept = f"{met} of {len(made)} promises met; jobs changed size or place {changes} times, up to {most} GPUs"
-    found = ", ".join(sorted(sources)) or "nothing"
-    survived = f"{len(recoveries)} recoveries, from {found}; {lost} iterations lost"
+    promised = [promise.job for promise in promises if promise.job.promised]
+    met = sum(job.promise_outcome == "met" for job in promised)
+    recoveries = [recovery for promise in promises for recovery in promise.job.recoveries()]
+    sources = ", ".join(sorted(map(recovered_from, recoveries)))
+    lost = sum(recovery.iterations_lost or 0 for recovery in recoveries)
+    changes = count(sum(watch.resized.values()), "time")
+    most = count(max(watch.most_gpus.values(), default=0), "GPU")
+    kept = f"{met} of {len(promised)} promises met; jobs changed size or place {changes}, up to {most}"
+    recovered = count(len(recoveries), "recovery", "recoveries") + (f", from {sources}" if sources else "")
+    survived = f"{recovered}; {count(lost, 'iteration')} lost"
     return Table(
         "What each system did",
         ("system", "seen"),
@@ -137,28 +136,28 @@ def systems_table(promises: Sequence[Promise], watch: Watch, lending: Sequence[s
 
 def plan_in_words(plan: Mapping[str, Any]) -> str:
     """Return a plan that was made for a number of GPUs, with its prediction."""
-    return f"{plan['planner']} on {plan['gpus']} GPUs, predicted {plan['speedup']:.2f} times as fast"
+    return f"{plan['planner']} on {count(plan['gpus'], 'GPU')}, predicted {plan['speedup']:.2f} times as fast"
 
 
 def recovered_from(recovery: Recovery) -> str:
-    """Return in words where a recovery had its state from, or how far it is if it has none yet."""
+    """Return the source of a recovery's state in words, or its outcome so far if it has no source yet."""
     return _SOURCES.get(recovery.source) or recovery.outcome.replace("_", " ")
 
 
 def _lina(watch: Watch) -> str:
     share = watch.all_to_all.get("experts")
-    rows = "" if share is None else f"; rows travel for {share:.0%} of an iteration"
-    return watch.plan_text("experts") + rows
+    exchange = "" if share is None else f"; all-to-alls take {share:.0%} of an iteration"
+    return watch.plan_text("experts") + exchange
 
 
 def _tiers(watch: Watch) -> str:
-    found = watch.metrics.get("tiers", {})
-    if "moe/tier_hits" not in found:
+    means = watch.metrics.get("tiers", {})
+    if "moe/tier_hits" not in means:
         return NOTHING
     return (
-        f"{watch.tiers.get('tiers', 'no sizes told')}; {found['moe/tier_hits']:.0%} of states found in host "
-        f"memory, {found['moe/tier_bytes_written'] / 1e6:.1f} MB written and "
-        f"{found['moe/tier_stall_seconds']:.3f} s waited in an iteration"
+        f"{watch.tiers.get('tiers', 'sizes unknown')}; {means['moe/tier_hits']:.0%} of states found in host "
+        f"memory; {means['moe/tier_bytes_written'] / 1e6:.1f} MB written and "
+        f"{means['moe/tier_stall_seconds']:.3f} s waited per iteration"
     )
 
 
@@ -178,5 +177,5 @@ def _tiers_text(modes: TierModes) -> str:
     texts = []
     for label, mode in (("with tiers", modes.with_tiers), ("without tiers", modes.without_tiers)):
         gpus = None if mode is None else mode.gpus
-        texts.append(f"{label} {'no number of GPUs holds it' if gpus is None else f'{gpus} GPUs'}")
+        texts.append(f"fits on {'no number of GPUs' if gpus is None else count(gpus, 'GPU')} {label}")
     return ", ".join(texts)

@@ -29,7 +29,7 @@ from benchmarks.long.serving_day import (
 )
 from benchmarks.nine_systems.evidence import Watch, jobs_table, plan_in_words, systems_table
 from benchmarks.nine_systems.jobs import DEADLINE_ROOM_SECONDS, JOBS, JobKind
-from benchmarks.nine_systems.tables import Table
+from benchmarks.nine_systems.tables import Table, count
 from faults.processes import find
 from faults.schedule import Part, Target
 from launch import Platform, PlatformSettings
@@ -54,7 +54,7 @@ PERIODS = {
 }  # fmt: skip
 #: Times of faults and load changes, as shares of the run.
 KILL_REPLICA_AT, KILL_WORKER_AT, RISE_AT, KILL_SERVER_AT, FALL_AT = 0.15, 0.25, 0.4, 0.55, 0.75
-#: Time limit for measuring before the run; what is not measured by then is measured in it.
+#: Time limit for measuring before the run; measurements that are not finished continue during it.
 MEASURING_SECONDS = 420.0
 #: Longest wait for the answer to a job of the run, and for promised jobs after it.
 ANSWER_SECONDS, END_SECONDS = 60.0, 60.0
@@ -151,8 +151,10 @@ class LiveRun:
     # --- jobs -----------------------------------------------------------------------------------------------
 
     def _measure(self) -> dict[str, float]:
-        """Return each function's iterations per second on one GPU, or the fewest that hold it; of functions
-        that are not measured in time, those of the emulated device."""
+        """Return each function's iterations per second on one GPU, or on the fewest that hold it.
+
+        A function that is not measured in time gets the rate of the emulated device.
+        """
         ends_at = time.monotonic() + MEASURING_SECONDS
         kinds = {kind.measured_as: kind for kind in JOBS}
         # Those that need plans are measured twice, so first.
@@ -171,7 +173,7 @@ class LiveRun:
         if job.failure:
             raise SystemExit(f"{name} was not measured: {job.state}, {job.failure['message'][:400]}")
         levels = {row["gpus"]: row["iterations_per_second"] for row in job.curve().get("levels", [])}
-        text = ", ".join(f"{gpus} GPUs {rate:.2f}" for gpus, rate in sorted(levels.items()))
+        text = ", ".join(f"{count(gpus, 'GPU')} {rate:.2f}" for gpus, rate in sorted(levels.items()))
         plans = ", ".join(map(plan_in_words, job.communication().get("levels", []))) or "none"
         say(f"measured {name}: {text or 'nothing yet'} iterations a second; plans: {plans}")
         if job.offer is not None and job.state == "declined":
@@ -243,7 +245,7 @@ class LiveRun:
             time.sleep(LOOK_SECONDS)
 
     def _is_done(self, happening: Callable[[], bool]) -> bool:
-        """Let something happen; return whether it did. What got no answer is tried again at the next look."""
+        """Let something happen; return whether it did. Without an answer it is tried again later."""
         try:
             return happening()
         except PunctualError as error:
@@ -287,7 +289,7 @@ class LiveRun:
         job, server = place
         is_done = self._kill(Target(Part.SERVER, f"agent-{server}", server))
         if is_done:
-            self._note(f"SIGKILL to all of {server}, where {job} trains")
+            self._note(f"SIGKILL to all processes of {server}, where {job} trains")
         return is_done
 
     def _kill(self, target: Target) -> bool:
@@ -296,13 +298,17 @@ class LiveRun:
         return found is not None and sum(process.send(signal.SIGKILL) for process in found.all_of) > 0
 
     def _place_of_a_promise(self) -> tuple[str, str] | None:
-        """Return a promised job that trains and one of its servers; another job each time if possible."""
+        """Return a promised job and a server on which it trains; another job each time if possible."""
         names = {each.job.id: each.kind.name for each in self.promises if each.kind.tightness is not None}
         held = [
             (names[gpu.job["id"]], server.name)
             for server in self.operator.cluster.servers()
             for gpu in server.gpus
-            if server.name.startswith("node-") and gpu.job and gpu.job.get("id") in names
+            # A GPU may also prepare or measure another size of the job; killing that interrupts no training.
+            if server.name.startswith("node-")
+            and gpu.job
+            and gpu.job.get("phase") == "training"
+            and gpu.job.get("id") in names
         ]
         hit = " ".join(self.faults)
         fresh = [each for each in held if each[0] not in hit] or held
@@ -349,7 +355,7 @@ class LiveRun:
         deployment_rows = {
             "requests": str(total.sent),
             "failed": str(sum(total.failed.values())),
-            "cut by the killed replica and sent once more": str(total.retried),
+            "interrupted by the killed replica and sent once more": str(total.retried),
             "median, 95th percentile": f"{_ms(total.percentile(0.5))}, {_ms(total.percentile(0.95))}",
             "windows of 5 s within the target": f"{share_within(windows(loop.seconds)):.0%}",
         }

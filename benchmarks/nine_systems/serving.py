@@ -1,4 +1,4 @@
-"""Latency of a deployed mixture of experts, simulated apart because the day's simulator has no requests."""
+"""Latency of a deployed mixture of experts, simulated separately: the simulator of days has no requests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ BATCHES = 20
 
 
 def latency_table(seed: int) -> Table:
-    """Return the times of batches over the ideal one, with Lina's placement and with experts placed
+    """Return the batch times as multiples of the ideal time, with Lina's placement and with experts placed
     evenly."""
-    found = RoutingSpec(Kind.FITTED, seed, BATCHES).run()
+    routing = RoutingSpec(Kind.FITTED, seed, BATCHES).run()
     rows = []
     for label, way in (("all nine", LINA), ("without Lina", EVEN)):
-        times = np.asarray(found.series[way])
+        times = np.asarray(routing.series[way])
         rows.append((label, *(f"{np.percentile(times, percent):.2f}" for percent in (50, 95))))
-    title = "Latency of a deployed mixture, in multiples of that of tokens spread evenly"
+    title = "Latency of a deployed mixture, in multiples of the latency with evenly spread tokens"
     return Table(title, ("", "median", "95th percentile"), rows)

@@ -1,4 +1,4 @@
-"""A simulated day: one mix of jobs with all systems, and with each one switched off in turn."""
+"""Simulated days: one mix of jobs with all systems, and with each system switched off in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from benchmarks.nine_systems.curves import GPUS_PER_SERVER, KINDS, System, curve
-from benchmarks.nine_systems.tables import Table
+from benchmarks.nine_systems.tables import Table, count
 from scheduling.core.question.snapshot import ServiceClass
 from simulation.engine.asked.lending import Lending
 from simulation.engine.asked.settings import Imperfections, PoolSize, Recovery, SimulationSettings
@@ -25,7 +25,7 @@ from simulation.workloads.workload import ModelProfile, Workload
 
 KIND = "V100"
 HOUR, DAY = 3600.0, 86_400.0
-#: Work of a job, on its drawn GPUs and without any system, and its deadline in multiples.
+#: Running time of a job on its drawn GPUs without any system, and its deadline in multiples of that.
 LEAST_SECONDS, MOST_SECONDS = 0.5 * HOUR, 6 * HOUR
 TIGHTEST, LOOSEST = 0.5, 1.5
 BEST_EFFORT_SHARE = 0.3
@@ -70,11 +70,12 @@ def simulate_day(
         print(" | ".join(rows[-1]), flush=True)
     hours, lent = size.seconds / HOUR, size.inference_servers
     heading = (
-        f"Simulated, sums and means over seeds {', '.join(map(str, seeds))}: {size.jobs} jobs in {hours:g} "
-        f"hours on {size.servers} servers of {GPUS_PER_SERVER} GPUs and up to {lent} lent ones; "
-        f"{size.failures} servers are lost."
+        f"{count(len(seeds), 'simulated day')} (seeds {', '.join(map(str, seeds))}) of {hours:g} hours, each "
+        f"with {size.jobs} jobs on {size.servers} servers of {GPUS_PER_SERVER} GPUs and up to {lent} "
+        f"borrowed servers; {count(size.failures, 'server')} fail each day. Counts are summed over the days, "
+        f"other figures are means."
     )
-    return DayResult(heading, [Table("A day", COLUMNS, rows)], missed)
+    return DayResult(heading, [Table("All days", COLUMNS, rows)], missed)
 
 
 def simulate(seed: int, size: DaySize, off: System | None) -> RunOutcome:
@@ -103,8 +104,8 @@ def settings_of(seed: int, size: DaySize, off: System | None, workload: Workload
 
 
 def draw(seed: int, size: DaySize, off: System | None) -> Workload:
-    """Return the jobs of a seed. Their requests do not depend on the systems: they are based on the
-    throughput without any."""
+    """Return the jobs of a seed. Their requests are the same for all systems: they are based on the
+    throughput without any system."""
     random = np.random.default_rng(seed)
     plain = [_without_any(kind) for kind in size.kinds]
     of = random.integers(len(size.kinds), size=size.jobs)

@@ -28,6 +28,11 @@ class Table:
         return "\n".join([f"**{self.title}**", "", line(cells[0]), rule, *map(line, cells[1:])])
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as "1 GPU" or "2 GPUs"."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def write_section(document: Path, name: str, text: str) -> None:
     """Replace the text between `<!-- NAME -->` and `<!-- end of NAME -->`.
 
