@@ -26,7 +26,7 @@ from communication.zen.densification import Densification
 from communication.zen.hash_bitmap import bitmap_decode, bitmap_encode
 from communication.zen.hash_family import HashFamily, drawn_family
 from communication.zen.hierarchical_hashing import hierarchical_hash, memory_for
-from communication.zen.partitioning import TABLE_SECONDS_PER_UNIT, partition_table, partitioned
+from communication.zen.partitioning import partitioned
 from communication.zen.plan import plan_sparse
 from communication.zen.profile import SparsityProfile
 
@@ -121,13 +121,11 @@ def main() -> None:
     cut = partitions(chosen.repeat, chosen.seed)
     packed = bitmaps(chosen.repeat, chosen.seed)
     planned = plans(chosen.repeat)
-    table = seconds(lambda: partition_table(ELEMENTS, PARTS, drawn_family("benchmark")), chosen.repeat)
     rows = {
         "counting sort over sorting the indices": cut["counting sort"] / cut["sorting the indices"],
         "hash table over counting sort": cut["hash table"] / cut["counting sort"],
         "plain Python over counting sort": cut["plain Python"] / cut["counting sort"],
         "counting sort over half a second, the limit": cut["counting sort"] / 0.5,
-        "a tensor's table over what a rescale is charged": table / (ELEMENTS * TABLE_SECONDS_PER_UNIT),
         "bitmap encoded over values copied": packed["encode"] / packed["copy"],
         "bitmap decoded over values copied": packed["decode"] / packed["copy"],
         f"plan of {TENSORS} tensors over plan of one": planned["many"] / planned["one"],

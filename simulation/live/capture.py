@@ -238,7 +238,7 @@ def _declined(cluster: Cluster, kind: str, now: datetime, total: int) -> tuple[l
                 remaining_iterations=float(row.max_iterations),
                 levels=_levels(curve, 0.0, ()),
                 asks_again=True,
-                finishing_seconds=finishing_seconds(row),
+                finishing_seconds=finishing_seconds(row.curve),
             )
         )
     return found, of_row

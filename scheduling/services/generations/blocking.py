@@ -25,7 +25,7 @@ from scheduling.core.plans.release import (
     suspended_by,
 )
 from scheduling.core.question.snapshot import BlockedGpus
-from scheduling.services.rows.claims import Claims, GpuOfPool, Holder
+from scheduling.services.rows.claims import Claims, GpuOfPool, PoolGeneration
 
 
 def release_bounds(cluster: Cluster) -> ReleaseBounds:
@@ -104,7 +104,7 @@ def _left_out(pool: _Pool, planned: set[str]) -> Iterator[BlockedGpus]:
         yield _block(pool, holder, until)
 
 
-def _holding(pool: _Pool) -> Iterator[Holder]:
+def _holding(pool: _Pool) -> Iterator[PoolGeneration]:
     """Yield generations that hold GPUs of the pool and are not retired."""
     for key, holder in pool.claims.generations.items():
         holds = key in pool.claims.placement or key in pool.claims.clearing
@@ -154,7 +154,7 @@ def _broken(pool: _Pool) -> Iterator[BlockedGpus]:
         yield BlockedGpus(addresses=tuple(broken), until=pool.moment + UNKNOWN_SECONDS)
 
 
-def _block(pool: _Pool, holder: Holder, until: float) -> BlockedGpus:
+def _block(pool: _Pool, holder: PoolGeneration, until: float) -> BlockedGpus:
     claims = pool.claims
     addresses = {*claims.placement.get(holder.id, ()), *claims.clearing.get(holder.id, ())}
     return BlockedGpus(addresses=tuple(sorted(addresses)), until=until)

@@ -11,7 +11,7 @@ from datetime import datetime
 from scheduling.choices import JobState
 from scheduling.core.question.curves import throughput_at
 from scheduling.core.question.snapshot import ScalingCurve
-from scheduling.services.rows.claims import Holder
+from scheduling.services.rows.claims import PoolGeneration
 from scheduling.services.rows.planned_jobs import PlannedJob
 
 #: Factor by which a job may be faster than its curve; reports raise the curve within a minute.
@@ -27,7 +27,7 @@ def believed_iterations(
     curve: ScalingCurve,
     *,
     margin: float,
-    live: Holder | None,
+    live: PoolGeneration | None,
     gpus: int,
     now: datetime,
     attained_gpu_seconds: float,
@@ -55,7 +55,7 @@ def believed_iterations(
     return min(claimed, possible + UNCOUNTED)
 
 
-def _since_report(row: PlannedJob, live: Holder | None, now: datetime) -> float:
+def _since_report(row: PlannedJob, live: PoolGeneration | None, now: datetime) -> float:
     if live is None or row.iterations_reported_at is None or row.state != JobState.RUNNING:
         return 0.0
     age = (now - row.iterations_reported_at).total_seconds()

@@ -20,9 +20,10 @@ class GpuOfPool(NamedTuple):
     id: int
     server_id: int
     healthy: bool
+    kind: str
 
 
-class Holder(NamedTuple):
+class PoolGeneration(NamedTuple):
     """A generation that is not retired or holds GPUs."""
 
     id: int
@@ -42,10 +43,12 @@ _UNRETIRED = PreparedValues(
     lambda cluster_id: (
         Generation.objects.filter(job__cluster=cluster_id)
         .exclude(state=GenerationState.RETIRED)
-        .values_list(*Holder._fields)
+        .values_list(*PoolGeneration._fields)
     )
 )
-_BY_ID = PreparedValues(lambda ids: Generation.objects.filter(pk__any_of=ids).values_list(*Holder._fields))
+_BY_ID = PreparedValues(
+    lambda ids: Generation.objects.filter(pk__any_of=ids).values_list(*PoolGeneration._fields)
+)
 _UNRELEASED = PreparedValues(
     lambda cluster_id: (
         Assignment.objects.filter(job__cluster=cluster_id)
@@ -65,11 +68,11 @@ class Claims:
     """
 
     #: All that are not retired, and retired ones whose workers are being stopped, by primary key.
-    generations: Mapping[int, Holder]
+    generations: Mapping[int, PoolGeneration]
     #: Unretired training generations that are not live, by job id.
-    coming: Mapping[str, Holder]
+    coming: Mapping[str, PoolGeneration]
     #: Training generations in the state `live`, by job id.
-    live: Mapping[str, Holder]
+    live: Mapping[str, PoolGeneration]
     placement: Mapping[int, tuple[int, ...]]
     flexible: Mapping[int, tuple[bool, ...]]
     #: GPUs of each generation whose workers are being stopped.
@@ -123,7 +126,7 @@ class Claims:
             {k: frozenset(v) for k, v in servers.items()},
         )
 
-    def marks(self, shown: Holder | None, placement: tuple[int, ...]) -> tuple[bool, ...]:
+    def marks(self, shown: PoolGeneration | None, placement: tuple[int, ...]) -> tuple[bool, ...]:
         """Return which GPUs of ``placement`` flexible workers hold, as the planner decided; empty if none."""
         if shown is None or not placement:
             return ()
@@ -132,9 +135,9 @@ class Claims:
         return marks if any(marks) else ()
 
 
-def _generations(cluster: Cluster, holding: set[int]) -> dict[int, Holder]:
+def _generations(cluster: Cluster, holding: set[int]) -> dict[int, PoolGeneration]:
     """Return unretired generations, and those ``holding`` GPUs, by primary key."""
-    found = {row[0]: Holder._make(row) for row in _UNRETIRED.ask(cluster.pk)}
+    found = {row[0]: PoolGeneration._make(row) for row in _UNRETIRED.ask(cluster.pk)}
     if retired := sorted(holding - found.keys()):
-        found |= {row[0]: Holder._make(row) for row in _BY_ID.ask(retired)}
+        found |= {row[0]: PoolGeneration._make(row) for row in _BY_ID.ask(retired)}
     return found

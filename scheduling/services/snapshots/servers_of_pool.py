@@ -55,7 +55,7 @@ _OWN = PreparedValues(
         Gpu.objects.own(cluster_id)
         .filter(kind=kind)
         .order_by("server_id", "index")
-        .values_list("pk", "server_id", "healthy")
+        .values_list("pk", "server_id", "healthy", "kind")
     )
 )
 _SERVERS = PreparedRows(lambda server_ids: Server.objects.filter(pk__any_of=server_ids))
@@ -78,7 +78,7 @@ def servers_of_pool(
     for lent in borrowed.gpus if borrowed else ():
         server = lent[0].server
         rows[server.pk] = server
-        by_server[server.pk] = [GpuOfPool(row.pk, row.server_id, row.healthy) for row in lent]
+        by_server[server.pk] = [GpuOfPool(row.pk, row.server_id, row.healthy, row.kind) for row in lent]
         ordered.append(server.pk)
     all_gpus = gpus_by_server(ordered)
     same_kind = borrowed is not None and borrowed.kind == kind
