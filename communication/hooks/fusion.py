@@ -35,8 +35,8 @@ class FusedGradients:
     """Averages gradients over all ranks.
 
     Gradients are copied into one flat FP32 buffer, in order of readiness; a group is a slice of it. Groups
-    start in the same order on all ranks: each once its gradients are ready and all earlier groups have
-    started. Gradients are divided by the number of ranks before they are encoded, so that a residual has the
+    are queued in the same order on all ranks: each once its gradients are ready and all earlier groups are
+    queued. Gradients are divided by the number of ranks before they are encoded, so that a residual has the
     same weight if a later generation with another number of ranks sends it.
     """
 
@@ -208,7 +208,10 @@ class FusedGradients:
         return bool(value.item())
 
     def measured(self) -> CommunicationMeasures:
-        """Return the measurements since the last call; between two iterations."""
+        """Return the measurements since the last call and the present norm of the residuals.
+
+        Call between iterations.
+        """
         measures = self._notes.forget()
         carried = [residual for residuals in self._carried.values() for residual in residuals]
         squares = sum(float(residual.values.double().square().sum()) for residual in carried)
@@ -218,11 +221,14 @@ class FusedGradients:
     # -- from one generation to the next
 
     def state(self) -> dict[str, Tensor]:
-        """Return this rank's error feedback between two iterations; empty if it keeps nothing."""
+        """Return this rank's error feedback between two iterations; empty if it keeps nothing.
+
+        Under a lossy codec, a rank without residuals still states its origin: ranks resume only together.
+        """
         copies = frozenset(encoder.row for encoder in self._encoders if not encoder.first)
         residuals = self._feedback.kept(self._layout, copies)
         residuals += [residual for carried in self._carried.values() for residual in carried]
-        if not residuals:
+        if not residuals and self._feedback.codec.exact:
             return {}
         return {**to_state(residuals), _ORIGIN: torch.tensor([*self._origin(), self._iteration])}
 

@@ -21,6 +21,7 @@ from schemathesis.core.parameters import ParameterLocation
 from schemathesis.core.result import Ok
 
 from config.wsgi import application
+from tests.api.accounts.test_access import deployed
 from tests.api.conftest import World
 
 load_all_checks()
@@ -79,6 +80,8 @@ def use_real_names(case: Any, world: World) -> None:
         "username": "guest",
         "invitation_id": world.invitation.pk,
     }
+    if "deployment" in case.path:
+        real |= deployed(world, with_token=True)
     broken_on_purpose = case.meta is not None and case.meta.is_negative_at(ParameterLocation.PATH)
     for name, value in (case.path_parameters or {}).items():
         if _even(value) and not broken_on_purpose:

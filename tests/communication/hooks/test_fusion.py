@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from communication.cupcake.plan import FusionPlan
-from communication.espresso.options import option_code
+from communication.espresso.decision_tree import gpu_options
+from communication.espresso.operations import operations
+from communication.espresso.options import Option, option_code
 from communication.hooks.codecs.dgc import DGC
 from communication.hooks.codecs.identity import Identity
 from communication.hooks.codecs.interface import Codec
@@ -67,14 +70,18 @@ def orders(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "non
 
 
 def fused(
-    model: nn.Module, group_orders: FusionOrders, groups: PlacementGroups, codec: Codec | None = None
+    model: nn.Module,
+    group_orders: FusionOrders,
+    groups: PlacementGroups,
+    codec: Codec | None = None,
+    option: Option | None = None,
 ) -> FusedGradients:
     feedback = ErrorFeedback(codec or the_codec(group_orders.codec))
     gradients = gradients_in_order(model)
     return FusedGradients(
         gradients,
         group_orders.boundaries,
-        [group_orders.option] * len(group_orders.boundaries),
+        [option or group_orders.option] * len(group_orders.boundaries),
         feedback,
         groups,
         plan_digest=group_orders.digest,
@@ -131,19 +138,30 @@ def trained_beside_dense(shape: PlacementShape) -> dict[str, float]:
     return deviations
 
 
-def interrupted(shape: PlacementShape, codec: str) -> list[Tensor]:
+def option_with_an_idle_rank(shape: PlacementShape) -> Option:
+    """Return an option under which some rank encodes nothing."""
+    ranks = list(product(range(shape.servers), range(shape.gpus_per_server)))
+    for option in gpu_options():
+        points = [operation for operation in operations(option, shape) if operation.point is not None]
+        encoding = [any(point.takes_part(*rank) for point in points) for rank in ranks]
+        if any(encoding) and not all(encoding):
+            return option
+    raise AssertionError("no such option")
+
+
+def interrupted(shape: PlacementShape, codec: str, option: Option | None) -> list[Tensor]:
     """Return the parameters after four iterations: undisturbed; with a new synchroniser after two; and with a
     new synchroniser that loads another rank's state."""
     groups, group_orders = PlacementGroups.open(shape), orders(shape, (2, 6), codec)
     results = []
     for offset in (None, 0, 1):
         model = the_model()
-        synchroniser = fused(model, group_orders, groups)
+        synchroniser = fused(model, group_orders, groups, option=option)
         for number in range(4):
             if number == 2 and offset is not None:
                 state = {name: values.clone() for name, values in synchroniser.state().items()}
                 synchroniser.close()
-                synchroniser = fused(model, group_orders, groups)
+                synchroniser = fused(model, group_orders, groups, option=option)
                 states: list[Any] = [None] * shape.workers
                 dist.all_gather_object(states, state)
                 synchroniser.load_state([states[(dist.get_rank() + offset) % shape.workers]])
@@ -272,10 +290,19 @@ def test_lossless_plans_train_like_all_reduces(shape: PlacementShape) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "codec"), [(PlacementShape(2, 2), "dgc"), (PlacementShape(1, 2), "random-k")], ids=str
+    ("shape", "codec", "some_rank_is_idle"),
+    [
+        (PlacementShape(2, 2), "dgc", False),
+        (PlacementShape(1, 2), "random-k", False),
+        (PlacementShape(2, 2), "random-k", True),
+    ],
+    ids=str,
 )
-def test_training_resumes_from_its_own_state_with_the_same_bits(shape: PlacementShape, codec: str) -> None:
-    results = run_on_ranks(shape.workers, interrupted, shape, codec)
+def test_training_resumes_from_its_own_state_with_the_same_bits(
+    shape: PlacementShape, codec: str, some_rank_is_idle: bool
+) -> None:
+    option = option_with_an_idle_rank(shape) if some_rank_is_idle else None
+    results = run_on_ranks(shape.workers, interrupted, shape, codec, option)
     for undisturbed, resumed, exchanged in results:
         assert torch.equal(undisturbed, resumed)
         # With another rank's state the result differs, but equally on all ranks.

@@ -184,12 +184,13 @@ def test_a_server_lost_just_before_a_checkpoint_breaks_no_promise(days: Days, su
 
 
 def test_a_server_lost_in_a_hand_over_breaks_no_promise(days: Days, submit: Submit) -> None:
-    first = promised_at_the_earliest_deadline(submit, iterations=60 * 30)
+    # Long enough that growing is worth the pause.
+    first = promised_at_the_earliest_deadline(submit, iterations=60 * 140)
     days.until(lambda: trains(first), "it trains")
     second = promised_at_the_earliest_deadline(submit, iterations=60 * 10)
     in_hand_over = Generation.objects.filter(
         job=first, state=GenerationState.HANDOVER, start__contains={"from": "handover"}
     )
-    days.until(in_hand_over.exists, "the first hands over, to make room or to grow")
+    days.until(in_hand_over.exists, "the first hands over, to grow after the second has ended")
     days.lose_server_of(first)
     assert_met(days, first, second)
