@@ -166,7 +166,7 @@ def failures(seed: int, size: DaySize) -> list[Happening]:
 
 COLUMNS = (
     "", "deadlines met", "promises, missed", "completion, best effort", "completion, all", "completed",
-    "GPUs in use", "recoveries from memory, durable", "servers on loan", "periods without a server",
+    "GPUs in use", "recoveries from memory, durable", "servers on loan", "periods with too few servers",
 )  # fmt: skip
 
 

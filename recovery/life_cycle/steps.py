@@ -1,8 +1,8 @@
 """The next step of a recovery, from its facts: a level-triggered, resumable state machine.
 
-Each call returns the instruction that is due, however late or often it is made. Carrying out an instruction
-changes the facts, so that it is not given again. A failure during a recovery restarts it with all failed
-machines together, under a new generation. So does a phase that exceeds its bound.
+Each call returns the instruction that is due, however late or often it is made. An instruction is repeated
+until the facts show its effect, so executing it must be idempotent. A failure during a recovery restarts it
+with all failed machines together, under a new generation. So does a phase that exceeds its bound.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class Admission(PromisedPlans):
 
     ``rows`` are the present promises and held offers that ``plans`` keep. ``at_risk``: rows whose promise
     neither the stored plans nor a refill keeps. ``used_stored``: set by the `Planner` when reallocation falls
-    back to stored plans; always False when only newcomers are decided. ``search``: how far admission looks
-    before it refuses a newcomer; None runs the published algorithm alone. With a search, jobs at risk are
+    back to stored plans; always False when only newcomers are decided. ``search``: limits of the
+    wider search; None: there is none, and newcomers may delay jobs at risk. With a search, jobs at risk are
     protected: no newcomer that still needs a plan delays them (decision 0011). ``as_planned``: do not cut
     present promises to make GPUs free for jobs at risk. ``work``: counts the work of the decision and limits
     it; newcomers beyond the limit wait for the next decision (decision 0012).
@@ -153,8 +153,9 @@ class Admission(PromisedPlans):
     def decide_newcomers(self) -> list[Verdict]:
         """Decide the newcomers; return the verdicts in submission order.
 
-        Afterwards ``plans`` meet the deadline of each job in ``rows``, which excludes jobs at risk. Newcomers
-        are decided one by one; the batch rule decides them together, but only without protected jobs at risk
+        Afterwards ``plans`` meet the deadline of each job in ``rows``, which excludes jobs at risk. Plans
+        accepted for a newcomer include the pauses of forced moves; those before it may not. Newcomers are
+        decided one by one; the batch rule decides them together, but only without protected jobs at risk
         and without prudent admission. One by one, the first newcomer always gets a verdict. After the work
         limit the list ends; the rest wait for the next decision.
         """
@@ -165,8 +166,8 @@ class Admission(PromisedPlans):
         for row in self.problem.newcomers:
             if verdicts and self.work.is_spent():
                 break
-            # Only this newcomer must leave slack and reserve unused: one promised earlier in this loop counts
-            # as a present promise.
+            # Treat only this newcomer as new: it must leave slack and reserve unused. Newcomers promised
+            # earlier in this loop may use both.
             self.budget.treat_as_new([row])
             verdicts.append(self.decide(row))
         self.budget.treat_as_new(self.problem.newcomers)
@@ -175,7 +176,8 @@ class Admission(PromisedPlans):
     def decide(self, row: int) -> Verdict:
         """Decide one newcomer.
 
-        A promise changes the plans. A refusal changes them only if forced moves had already broken them.
+        A promise changes the plans. A refusal replaces them only if forced moves had broken a present
+        promise.
         """
         self.work.add(NEWCOMER)
         verdict = impossible(self.problem, row, self._facts(row))
@@ -315,8 +317,8 @@ class Admission(PromisedPlans):
         return None
 
     def filled_beside(self, row: int, due: float, *, suffix: bool | None = None) -> Plans | None:
-        """Return plans with one more job on the capacity that the present plans leave free; None if it is
-        late.
+        """Return the present plans and one for this job, on the capacity beside the promises and the
+        protected jobs. None if the job would be late.
 
         ``due``: when the job's last iteration must end, in seconds from now. ``suffix``: True for suffix
         filling, False for uniform filling, None for the configured one.

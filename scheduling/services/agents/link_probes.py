@@ -51,7 +51,8 @@ def ask_for_measurements() -> int:
 def take_measurement(agent: Agent, result: Mapping[str, Any], now: datetime) -> str:
     """Store an agent's measurement. Return why the report is invalid, else an empty string.
 
-    An unusable result is stored as `problem`; the previous figures stay. A late result is ignored.
+    An unusable result is stored as `problem`; the previous figures stay. A result of a superseded or
+    given-up measurement is ignored.
     """
     link = ServerLink.objects.select_for_update().filter(pk=result["link"]).first()
     if link is None or link.first_id != agent.server_id:

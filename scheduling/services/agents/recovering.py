@@ -1,9 +1,9 @@
 """Carries out recoveries: reads facts from rows and executes the instructions of `recovery.life_cycle`.
 Callers hold the cluster's row.
 
-A new generation fences the failed one and restarts the job. This module records the phases, starts training
-in a prepared successor, and gives up a stuck successor. Every step is idempotent, and a crash between two
-steps does no harm.
+The planner restarts the job as a new generation, and agents ignore orders for older ones. This module
+records the phases, starts training in a prepared successor, and gives up a stuck successor. Every step is
+idempotent, and a crash between two steps does no harm.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_STEPS = 2 * len(PHASES)
 
 
 def recoveries_under_way(cluster: Cluster) -> bool:
-    """Return whether any recovery is open. Most calls then need not lock the cluster's row."""
+    """Return whether any recovery is open. Needs no lock; the caller locks the cluster's row if True."""
     return Recovery.objects.filter(outcome=RecoveryOutcome.OPEN, job__cluster=cluster).exists()
 
 
@@ -57,8 +57,8 @@ _UNDER_WAY = PreparedRows(
 def advance_recoveries(cluster: Cluster, jobs: Collection[str] | None = None) -> None:
     """Execute every due step of open recoveries: those of `jobs`, or all in the cluster.
 
-    An exception rolls back that recovery alone and is logged. OperationalError is raised: another transaction
-    holds the rows, and the caller repeats the whole call.
+    An exception rolls back that recovery alone and is logged. OperationalError (a lock conflict or a
+    lost connection) is raised, and the caller repeats the whole call.
     """
     for recovery in _UNDER_WAY.ask(cluster.pk):
         if jobs is not None and recovery.job_id not in jobs:

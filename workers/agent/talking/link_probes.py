@@ -47,8 +47,8 @@ class LinkProbes:
     ) -> None:
         """
         Args:
-            address: where it listens. emulated: this server's emulated links, if any, and the folder in which
-                they are served for the agent. changed: called when there is something to report.
+            address: listening address. emulated: this server's emulated links and the folder of their
+                sockets; None without emulation. changed: called when there is something to report.
         """
         self._loop = loop
         self._address = address
@@ -76,7 +76,7 @@ class LinkProbes:
             self._listen(request)
 
     def pending_result(self) -> dict[str, Any] | None:
-        """Return the result that has not been reported yet."""
+        """Return the result that the control plane has not acknowledged; None if there is none."""
         return self._result
 
     def forget(self, result: Mapping[str, Any] | None) -> None:
