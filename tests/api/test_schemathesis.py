@@ -31,6 +31,7 @@ CHECKED = [check for check in CHECKS.get_all() if check.__name__ not in {"positi
 
 @pytest.fixture
 def crowded(world: World) -> Iterator[World]:
+    deployed(world, with_token=True)
     # The test's transaction lives in this thread's connection: the end of a request must not close it.
     request_started.disconnect(close_old_connections)
     request_finished.disconnect(close_old_connections)
@@ -81,7 +82,7 @@ def use_real_names(case: Any, world: World) -> None:
         "invitation_id": world.invitation.pk,
     }
     if "deployment" in case.path:
-        real |= deployed(world, with_token=True)
+        real |= world.deployed
     broken_on_purpose = case.meta is not None and case.meta.is_negative_at(ParameterLocation.PATH)
     for name, value in (case.path_parameters or {}).items():
         if _even(value) and not broken_on_purpose:

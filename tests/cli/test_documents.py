@@ -55,5 +55,5 @@ def test_every_documented_error_and_job_option_exists() -> None:
         assert hasattr(errors, name), name
     for name in JobOptions.__annotations__:
         assert f"`{name}`" in text, name
-    for name in re.findall(r"`(\w+)\(", text.split("## A job")[1].split("## When")[0]):
+    for name in re.findall(r"`(\w+)\(", text.split("## A job")[1].split("## The rest")[0]):
         assert hasattr(Job, name) or name in ("jobs", "job"), name

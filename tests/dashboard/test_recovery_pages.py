@@ -100,7 +100,7 @@ def test_every_phase_has_a_style_and_lasts_until_the_next() -> None:
     drawn = recovery_phases.figure(PhasesShown(spans, NOON, None, NOON + timedelta(seconds=9)))
     assert drawn is not None
     assert list(drawn.data[0].x) == [6000.0, 3000.0]
-    assert list(drawn.data[0].text) == ["6.0 s", "3.0 s"]
+    assert list(drawn.data[0].text) == ["6 s", "3 s"]
     assert recovery_phases.figure(PhasesShown([], None, None, NOON)) is None
 
 

@@ -156,7 +156,7 @@ def test_levels_missing_at_a_decline_are_measured_on_idle_gpus(
     assert levels_of(first) == {1, 2, 4}
     assert first.state == JobState.DECLINED, "a decline is final"
     measured_since = first.events.get(kind="measured_since")
-    assert "known on up to 4 GPUs now" in measured_since.message
+    assert "now known on up to 4 GPUs" in measured_since.message
     assert not Generation.objects.exclude(state="retired").exclude(purpose=Purpose.TRAINING).exists()
 
     clock.turn(61)  # nothing is held for its offer any more
