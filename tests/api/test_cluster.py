@@ -84,12 +84,12 @@ def test_times_of_codecs_are_measured_or_the_librarys(world: World) -> None:
         key="k", gpu_kind=kind, gpus=2, content={"codecs": [{**measured, **times}], "tensors": []}
     )
     GradientProfile.objects.create(key="newer", gpu_kind=kind, gpus=1, content={"codecs": [], "tensors": []})
-    found = {row["codec"]: row for row in get(world, "cluster/codecs/").json()["codecs"]}
-    assert found["fp16"]["told_by"] == "measured"
-    assert found["fp16"]["since"] is not None
-    assert found["fp16"]["elements"] == [10, 20]
-    assert {name: found["fp16"][name] for name in times} == times
-    assert found["onebit"]["told_by"] == "default"
+    by_codec = {row["codec"]: row for row in get(world, "cluster/codecs/").json()["codecs"]}
+    assert by_codec["fp16"]["told_by"] == "measured"
+    assert by_codec["fp16"]["since"] is not None
+    assert by_codec["fp16"]["elements"] == [10, 20]
+    assert {name: by_codec["fp16"][name] for name in times} == times
+    assert by_codec["onebit"]["told_by"] == "default"
 
 
 def test_a_servers_emulated_links_are_shown(world: World) -> None:
@@ -211,11 +211,11 @@ def patch_cluster(world: World, person: str = "operator", **body: Any) -> Any:
 def test_summary_shows_present_and_advised_standby_servers(world: World) -> None:
     answer = patch_cluster(world, failures_per_server_day=48.0, replacement_seconds=3600)
     assert answer.status_code == 200
-    told = answer.json()["standby"]
-    (pool,) = told["pools"]
-    assert (told["standby_servers"], told["failures_per_server_day"]) == (0, 48.0)
+    standby = answer.json()["standby"]
+    (pool,) = standby["pools"]
+    assert (standby["standby_servers"], standby["failures_per_server_day"]) == (0, 48.0)
     assert (pool["servers"], pool["wanted"], pool["ready"], pool["advised"]) == (1, 0, [], 1)
-    assert get(world, "cluster/").json()["standby"] == told
+    assert get(world, "cluster/").json()["standby"] == standby
 
 
 @pytest.mark.parametrize(

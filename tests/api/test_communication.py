@@ -59,7 +59,7 @@ def test_invalid_codec_choice_is_refused_with_its_field(
 ) -> None:
     answer = world.client(world.owner).post("/api/v1/jobs/", world.body(**said), format="json")
     assert answer.status_code == 400
-    assert any(each.startswith(field) for each in answer.json()["errors"]), answer.content
+    assert any(error.startswith(field) for error in answer.json()["errors"]), answer.content
 
 
 def test_clone_keeps_codec_choices_unless_overridden(world: World) -> None:
@@ -67,8 +67,8 @@ def test_clone_keeps_codec_choices_unless_overridden(world: World) -> None:
     body = world.body(lossy="allowed", codecs=["fp16"])
     job = client.post("/api/v1/jobs/", body, format="json").json()
     path = f"/api/v1/jobs/{job['id']}/clone/"
-    kept = client.post(path, {}, format="json").json()
-    assert (kept["lossy"], kept["codecs"]) == ("allowed", ["fp16"])
+    clone = client.post(path, {}, format="json").json()
+    assert (clone["lossy"], clone["codecs"]) == ("allowed", ["fp16"])
     other = client.post(path, {"codecs": ["dgc"]}, format="json").json()
     assert (other["lossy"], other["codecs"]) == ("allowed", ["dgc"])
     refused = client.post(path, {"lossy": "refused"}, format="json").json()
@@ -105,13 +105,13 @@ def test_job_shows_its_plan_rivals_and_measured_times(world: World) -> None:
     generation.save()
     answer = world.client(world.operator).get(f"/api/v1/jobs/{job.pk}/communication/")
     assert answer.status_code == 200, answer.content
-    told = answer.json()
-    assert told["chosen"] == FUSED
-    assert told["beaten"] == [DENSE]
-    assert (told["speedup"], told["measured_seconds"], told["generation"]) == (1.5, 0.3, generation.number)
-    assert told["links"]["told_by"] == "default"
-    assert told["predicted_spans"] == [SPAN]
-    assert [(one["gpus"], one["planner"], one["predicted_seconds"]) for one in told["levels"]] == [
+    shown = answer.json()
+    assert shown["chosen"] == FUSED
+    assert shown["beaten"] == [DENSE]
+    assert (shown["speedup"], shown["measured_seconds"], shown["generation"]) == (1.5, 0.3, generation.number)
+    assert shown["links"]["told_by"] == "default"
+    assert shown["predicted_spans"] == [SPAN]
+    assert [(level["gpus"], level["planner"], level["predicted_seconds"]) for level in shown["levels"]] == [
         (1, "cupcake", 0.1)
     ]
     # Of a plan that was made anew since, nothing is foretold of this generation.
@@ -122,20 +122,20 @@ def test_job_shows_its_plan_rivals_and_measured_times(world: World) -> None:
 def test_job_without_a_plan_shows_the_dense_family(world: World) -> None:
     job = Job.objects.filter(curve__isnull=True).first() or Job.objects.first()
     assert job is not None
-    told = communication_of(job)
-    assert (told["chosen"], told["beaten"], told["family"]) == (None, [], "dense")
+    shown = communication_of(job)
+    assert (shown["chosen"], shown["beaten"], shown["family"]) == (None, [], "dense")
 
 
 def asked(world: World, **said: Any) -> dict[str, Any]:
     answer = world.client(world.owner).post("/api/v1/what-if/", world.body(**said), format="json")
     assert answer.status_code == 200, answer.content
-    told: dict[str, Any] = answer.json()
-    return told
+    content: dict[str, Any] = answer.json()
+    return content
 
 
 def test_what_if_on_another_link_needs_measured_gradients(world: World) -> None:
-    told = asked(world, link_bytes_per_second=1e9)
-    assert (told["decision"], told["reason_code"]) == ("pending", "needs_profiling")
+    answer = asked(world, link_bytes_per_second=1e9)
+    assert (answer["decision"], answer["reason_code"]) == ("pending", "needs_profiling")
 
 
 def test_what_if_on_another_link_is_answered_by_prediction(world: World) -> None:
@@ -173,8 +173,8 @@ def test_what_if_on_another_link_is_answered_by_prediction(world: World) -> None
     assert slow[2] < predicted("lossless", 3.125e8)[2] * 1.0001
     assert predicted("lossy", 3.125e8)[2] > 1.5 * slow[2]
     assert predicted("lossy(random-k)", 3.125e8)[2] > 3.0 * slow[2]
-    told = asked(world, link_bytes_per_second=3.125e8)
-    assert "predicted from measured gradients" in told["reason"]
+    answer = asked(world, link_bytes_per_second=3.125e8)
+    assert "predicted from measured gradients" in answer["reason"]
 
 
 def known(world: World) -> Job:

@@ -132,22 +132,22 @@ def test_a_job_without_weights_is_refused(world: World, job: Job) -> None:
 
 
 def test_strangers_see_nothing_and_viewers_only_look(world: World, deployment: Deployment, job: Job) -> None:
-    one = f"{URL}{deployment.pk}/"
+    url = f"{URL}{deployment.pk}/"
     stranger, viewer, nobody = world.client(world.stranger), world.client(world.viewer), world.client(None)
     for path in ("", "health/", "samples/", "events/", "logs/", "tokens/"):
-        assert stranger.get(one + path).status_code == 404
-        assert nobody.get(one + path).status_code == 401
+        assert stranger.get(url + path).status_code == 404
+        assert nobody.get(url + path).status_code == 401
     for path in ("", "health/", "samples/", "events/", "logs/"):
-        assert viewer.get(one + path).status_code == 200
-    assert viewer.get(f"{one}tokens/").status_code == 403
+        assert viewer.get(url + path).status_code == 200
+    assert viewer.get(f"{url}tokens/").status_code == 403
     changes: list[tuple[str, str, dict[str, Any]]] = [
-        ("patch", one, {"servers": {"max": 2}}),
-        ("delete", one, {}),
-        ("post", f"{one}predict/", {"inputs": [1]}),
-        ("post", f"{one}rollback/", {}),
-        ("post", f"{one}drain/", {"server": "x"}),
-        ("post", f"{one}tokens/", {"name": "x"}),
-        ("delete", f"{one}tokens/1/", {}),
+        ("patch", url, {"servers": {"max": 2}}),
+        ("delete", url, {}),
+        ("post", f"{url}predict/", {"inputs": [1]}),
+        ("post", f"{url}rollback/", {}),
+        ("post", f"{url}drain/", {"server": "x"}),
+        ("post", f"{url}tokens/", {"name": "x"}),
+        ("delete", f"{url}tokens/1/", {}),
     ]
     for client, status in ((stranger, 404), (viewer, 403), (nobody, 401)):
         for method, address, sent in changes:
@@ -157,21 +157,21 @@ def test_strangers_see_nothing_and_viewers_only_look(world: World, deployment: D
 
 
 def test_a_deployment_is_changed_and_deleted(world: World, deployment: Deployment) -> None:
-    client, one = world.client(world.owner), f"{URL}{deployment.pk}/"
+    client, url = world.client(world.owner), f"{URL}{deployment.pk}/"
     asked = {"servers": {"max": 3}, "latency_target_seconds": 0.05}
-    changed = client.patch(one, asked, format="json").data
+    changed = client.patch(url, asked, format="json").data
     assert (changed["servers"]["wanted"], changed["servers"]["max"]) == (1, 3)
     assert (changed["latency_target_seconds"], changed["generation"]) == (0.05, 1)
-    assert client.patch(one, {"servers": {"min": 2}}, format="json").data["servers"]["wanted"] == 2
-    assert client.patch(one, {"max_batch": 4}, format="json").data["generation"] == 2
+    assert client.patch(url, {"servers": {"min": 2}}, format="json").data["servers"]["wanted"] == 2
+    assert client.patch(url, {"max_batch": 4}, format="json").data["generation"] == 2
     for wrong in ({}, {"servers": {"wanted": 9}}, {"servers": {"max": 1}}, {"name": "x"}):
-        assert client.patch(one, wrong, format="json").status_code == 400, wrong
-    assert client.post(f"{one}rollback/").status_code == 409
-    assert client.post(f"{one}drain/", {"server": "nowhere"}, format="json").status_code == 404
-    deleted = client.delete(one)
+        assert client.patch(url, wrong, format="json").status_code == 400, wrong
+    assert client.post(f"{url}rollback/").status_code == 409
+    assert client.post(f"{url}drain/", {"server": "nowhere"}, format="json").status_code == 404
+    deleted = client.delete(url)
     assert (deleted.status_code, deleted.data["state"]) == (202, "draining")
-    assert client.delete(one).status_code == 202
-    assert client.patch(one, {"max_batch": 8}, format="json").status_code == 409
+    assert client.delete(url).status_code == 202
+    assert client.patch(url, {"max_batch": 8}, format="json").status_code == 409
 
 
 def test_a_job_of_another_project_cannot_take_over(world: World, deployment: Deployment) -> None:

@@ -86,7 +86,7 @@ def test_inference_scheduler_sees_preemption_counts_but_no_job_names(
 def test_usage_may_be_reported_again(world: World, scheduler: APIClient) -> None:
     end = timezone.now().replace(microsecond=0)
     ends = [(end - timedelta(minutes=5 * age)).isoformat() for age in range(3)]
-    samples = [{"period_ends_at": one, "usage": 0.4} for one in ends]
+    samples = [{"period_ends_at": period_end, "usage": 0.4} for period_end in ends]
     assert post(scheduler, "serving/usage/", {"samples": samples}).json() == {"stored": 3, "new": 3}
     samples[0]["usage"] = 0.5
     assert post(scheduler, "serving/usage/", {"samples": samples}).json() == {"stored": 3, "new": 0}
@@ -99,14 +99,14 @@ def test_usage_may_be_reported_again(world: World, scheduler: APIClient) -> None
 
 def test_a_sample_keeps_where_it_is_from(world: World, scheduler: APIClient) -> None:
     end = timezone.now().replace(microsecond=0)
-    told = {"period_ends_at": end.isoformat(), "usage": 0.4, "source": "emulated: daily curve, seed 0"}
-    untold = {"period_ends_at": (end - timedelta(minutes=5)).isoformat(), "usage": 0.3}
-    assert post(scheduler, "serving/usage/", {"samples": [told, untold]}).status_code == 200
+    sourced = {"period_ends_at": end.isoformat(), "usage": 0.4, "source": "emulated: daily curve, seed 0"}
+    unsourced = {"period_ends_at": (end - timedelta(minutes=5)).isoformat(), "usage": 0.3}
+    assert post(scheduler, "serving/usage/", {"samples": [sourced, unsourced]}).status_code == 200
     shown = scheduler.get(f"{ROOT}serving/usage/").json()["results"]
     assert [sample["source"] for sample in shown] == ["emulated: daily curve, seed 0", "measured"]
-    assert scheduler.get(f"{ROOT}serving/").json()["standing"]["usage"]["source"] == told["source"]
-    del told["source"]
-    assert post(scheduler, "serving/usage/", {"samples": [told]}).json() == {"stored": 1, "new": 0}
+    assert scheduler.get(f"{ROOT}serving/").json()["standing"]["usage"]["source"] == sourced["source"]
+    del sourced["source"]
+    assert post(scheduler, "serving/usage/", {"samples": [sourced]}).json() == {"stored": 1, "new": 0}
     assert UsageSample.objects.filter(source="measured").count() == 2, "reported again, it is another sample"
 
 

@@ -20,7 +20,7 @@ from tests.factories import CheckpointFactory
 def recovery(world: World) -> Recovery:
     """Return a recovery: a server was lost ten seconds before training resumed three iterations back."""
     now = timezone.now()
-    found: Recovery = Recovery.objects.create(
+    created: Recovery = Recovery.objects.create(
         job=world.job,
         failed_generation=1,
         recovering_generation=2,
@@ -55,23 +55,23 @@ def recovery(world: World) -> Recovery:
         ended_at=now,
         fenced_at=now - timedelta(seconds=4),
     )
-    return found
+    return created
 
 
 def test_recovery_is_listed_by_phase_with_server_names(world: World, recovery: Recovery) -> None:
     answer = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/recoveries/").json()
-    (told,) = answer["results"]
-    assert [(one["phase"], one["seconds"]) for one in told["phases"]] == [
+    (shown,) = answer["results"]
+    assert [(phase["phase"], phase["seconds"]) for phase in shown["phases"]] == [
         ("detected", 6.0), ("frozen", 1.0), ("resourced", 0.0), ("sources_chosen", 0.0),
         ("starting", 0.0), ("loading", 2.0),
         ("verified", 1.0),
     ]  # fmt: skip
-    assert (told["iterations_lost"], told["lost_work_seconds"], told["down_seconds"]) == (3, 1.5, 10.0)
-    assert told["sources"] == [
+    assert (shown["iterations_lost"], shown["lost_work_seconds"], shown["down_seconds"]) == (3, 1.5, 10.0)
+    assert shown["sources"] == [
         {"rank": 0, "server": "node-a", "source": "peer_memory", "holders": ["node-a"]}
     ]
-    assert set(told["lost_servers"][0]) == {"name", "silent_at", "fenced_at"}
-    known = read(ClientsRecovery, told)
+    assert set(shown["lost_servers"][0]) == {"name", "silent_at", "fenced_at"}
+    known = read(ClientsRecovery, shown)
     assert (known.kind, known.down_seconds, known.running_at) == ("hardware", 10.0, recovery.running_at)
 
 
@@ -81,9 +81,9 @@ def test_recoveries_come_in_pages_newest_first(world: World) -> None:
         Recovery.objects.create(job=world.job, failed_generation=number, outcome="recovered", ended_at=now)
     client = world.client(world.owner)
     first = client.get(f"/api/v1/jobs/{world.job.pk}/recoveries/?page_size=2").json()
-    assert [one["failed_generation"] for one in first["results"]] == [5, 4]
+    assert [row["failed_generation"] for row in first["results"]] == [5, 4]
     second = client.get(first["next"]).json()
-    assert [one["failed_generation"] for one in second["results"]] == [3, 2]
+    assert [row["failed_generation"] for row in second["results"]] == [3, 2]
 
 
 def test_memory_point_shows_newest_states_and_cost_of_a_lost_server(world: World) -> None:
@@ -99,13 +99,13 @@ def test_memory_point_shows_newest_states_and_cost_of_a_lost_server(world: World
         for rank in (0, 1)
     ]  # fmt: skip
     Agent.objects.filter(server=world.server).update(memory_store={"holdings": holdings})
-    told = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()
-    assert told["copies"] is None, "nothing is planned yet"
-    assert (told["memory"]["iteration"], told["durable"]["iteration"]) == (52, 41)
-    assert told["memory"]["age_seconds"] >= 3.0
-    assert (told["protection"], told["committed_lag"]) == ("degraded", 1)
-    assert told["holders"] == [{"server": "node-a", "ranks": [0, 1], "bytes": 20, "iteration": 52}]
-    assert told["if_lost"] == [{"server": "node-a", "iterations": 12, "seconds": 6.0, "source": "durable"}]
+    point = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()
+    assert point["copies"] is None, "nothing is planned yet"
+    assert (point["memory"]["iteration"], point["durable"]["iteration"]) == (52, 41)
+    assert point["memory"]["age_seconds"] >= 3.0
+    assert (point["protection"], point["committed_lag"]) == ("degraded", 1)
+    assert point["holders"] == [{"server": "node-a", "ranks": [0, 1], "bytes": 20, "iteration": 52}]
+    assert point["if_lost"] == [{"server": "node-a", "iterations": 12, "seconds": 6.0, "source": "durable"}]
 
 
 def test_how_copies_are_sent_and_what_they_are_measured_to_cost(world: World) -> None:
@@ -115,12 +115,12 @@ def test_how_copies_are_sent_and_what_they_are_measured_to_cost(world: World) ->
         "with_seconds": 0.42, "without_seconds": 0.4,
     }  # fmt: skip
     world.job.generations.update(copy_traffic=planned)
-    told = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()["copies"]
-    assert told.pop("measured_cost") == pytest.approx(0.05)
-    assert told == {name: planned[name] for name in told}
+    copies = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()["copies"]
+    assert copies.pop("measured_cost") == pytest.approx(0.05)
+    assert copies == {name: planned[name] for name in copies}
     world.job.generations.update(copy_traffic=planned | {"with_seconds": None})
-    told = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()["copies"]
-    assert told["measured_cost"] is None
+    copies = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()["copies"]
+    assert copies["measured_cost"] is None
 
 
 def test_idle_job_has_only_its_durable_state(world: World) -> None:
@@ -128,8 +128,8 @@ def test_idle_job_has_only_its_durable_state(world: World) -> None:
         checkpoint=CheckpointFactory.create(job=world.job, iteration=41)
     )
     world.job.generations.update(state="retired")
-    told = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()
-    assert (told["memory"], told["durable"]["iteration"], told["if_lost"]) == (None, 41, [])
+    point = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()
+    assert (point["memory"], point["durable"]["iteration"], point["if_lost"]) == (None, 41, [])
 
 
 def test_cluster_summary_shows_recent_failures_and_their_cost(world: World, recovery: Recovery) -> None:
@@ -138,11 +138,11 @@ def test_cluster_summary_shows_recent_failures_and_their_cost(world: World, reco
         job=world.foreign_job, failed_generation=1, outcome="recovered", source="durable",
         detected_at=timezone.now() - timedelta(days=2), ended_at=timezone.now() - timedelta(days=2),
     )  # fmt: skip
-    told = world.client(world.stranger).get("/api/v1/cluster/").json()["recovery"]
-    assert told["protection"] == {"full": 0, "degraded": 1, "none": 0}
-    assert told["failures"] == {"software": 0, "hardware": 1, "announced": 0}
-    assert told["recovered_from"] == {"own_memory": 0, "peer_memory": 1, "durable": 0, "none": 0}
-    assert told["time_lost_seconds"] == pytest.approx(11.5)
+    summary = world.client(world.stranger).get("/api/v1/cluster/").json()["recovery"]
+    assert summary["protection"] == {"full": 0, "degraded": 1, "none": 0}
+    assert summary["failures"] == {"software": 0, "hardware": 1, "announced": 0}
+    assert summary["recovered_from"] == {"own_memory": 0, "peer_memory": 1, "durable": 0, "none": 0}
+    assert summary["time_lost_seconds"] == pytest.approx(11.5)
 
 
 def test_the_monitoring_system_gets_phases_protection_and_fallbacks(world: World, recovery: Recovery) -> None:

@@ -46,9 +46,9 @@ def test_generated_requests_are_answered_as_documented(crowded: World, subtests:
     schema = schemathesis.openapi.from_dict(SchemaGenerator().get_schema(request=None, public=True))
     schema.app = application
     token = crowded.authorization(crowded.operator)
-    for found in schema.get_all_operations():
-        assert isinstance(found, Ok), found
-        operation = found.ok()
+    for result in schema.get_all_operations():
+        assert isinstance(result, Ok), result
+        operation = result.ok()
         with subtests.test(operation.label):
             _ask(operation.as_strategy(), crowded, token)
 

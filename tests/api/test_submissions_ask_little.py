@@ -76,17 +76,17 @@ def test_a_prepared_question_takes_several_ids_and_a_time(world: World) -> None:
 
 def test_prepared_rows_equal_models_with_related_and_annotated_fields(world: World) -> None:
     def of_person(user: Any, name: Any) -> QuerySet[Membership]:
-        found = Membership.objects.filter(user=user, project__name=name).select_related("project")
-        return found.annotate(of_owner=Q(role="owner"))
+        rows = Membership.objects.filter(user=user, project__name=name).select_related("project")
+        return rows.annotate(of_owner=Q(role="owner"))
 
     memberships = PreparedRows(of_person)
     for person, project in ((world.owner, world.project), (world.stranger, world.foreign_project)):
-        (found,) = memberships.ask(person.pk, project.name)
-        assert found == Membership.objects.get(user=person, project=project)
+        (membership,) = memberships.ask(person.pk, project.name)
+        assert membership == Membership.objects.get(user=person, project=project)
         with CaptureQueriesContext(connection) as captured:
-            assert found.project == project
+            assert membership.project == project
         assert not captured.captured_queries
-        assert found.of_owner is True  # type: ignore[attr-defined]
+        assert membership.of_owner is True  # type: ignore[attr-defined]
     assert memberships.first(world.viewer.pk, world.project.name).of_owner is False  # type: ignore[union-attr]
     assert memberships.first(world.stranger.pk, world.project.name) is None
     Membership.objects.filter(user=world.owner).delete()
@@ -103,7 +103,7 @@ def test_literals_in_prepared_queries_are_kept_verbatim(world: World) -> None:
 
 
 def test_a_prepared_insert_stores_what_a_created_row_has(world: World) -> None:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "project": world.project,
         "owner": world.owner,
         "cluster_id": world.job.cluster_id,
@@ -119,8 +119,8 @@ def test_a_prepared_insert_stores_what_a_created_row_has(world: World) -> None:
         "deadline_at": timezone.now(),
         "submitted_at": timezone.now(),
     }
-    created = Job.objects.create(**told)
-    stored = Job(**told)
+    created = Job.objects.create(**fields)
+    stored = Job(**fields)
     PreparedInsert(Job).store(stored)
     created.refresh_from_db()
     again = Job.objects.get(pk=stored.pk)
@@ -176,20 +176,20 @@ def test_admission_locks_the_project_and_its_creator(has_creator: bool) -> None:
     project = make.ProjectFactory.create(created_by=creator if has_creator else None)
 
     def locked_for_others(model: type[Project | User], pk: int) -> bool:
-        found: list[bool] = []
+        is_locked: list[bool] = []
 
         def look() -> None:
             try:
                 with transaction.atomic():
                     model._default_manager.select_for_update(nowait=True).get(pk=pk)
-                found.append(False)
+                is_locked.append(False)
             except OperationalError:
-                found.append(True)
+                is_locked.append(True)
             finally:
                 connection.close()
 
         _in_a_thread(look)
-        return found[0]
+        return is_locked[0]
 
     with transaction.atomic():
         check_active_jobs(project)

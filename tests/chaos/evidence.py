@@ -72,8 +72,8 @@ def keep(
     shutil.copytree(logs, folder / "logs", dirs_exist_ok=True)
     tables = {table: rows(f"select * from {table} order by 1") for table in TABLES}
     tables["scheduling_decision"] = rows(_DECISIONS)
-    for table, found in tables.items():
-        _write_rows(folder / "rows" / f"{table}.jsonl", found)
+    for table, table_rows in tables.items():
+        _write_rows(folder / "rows" / f"{table}.jsonl", table_rows)
     _write_rows(folder / "rows" / "deeds.jsonl", [vars(deed) for deed in deeds])
     for incident in tables["scheduling_incident"]:
         if incident["snapshot"] is not None:
@@ -156,12 +156,17 @@ def _story(
             yield Line(metric["measured_at"], job["id"], text)
     for decision in tables["scheduling_decision"]:
         yield from _decision(decision, job["id"])
-    for one in tables["scheduling_plannerpass"]:
-        if one["seconds"] > LONG_PASS_SECONDS:
-            end = "failed" if one["failed"] else "ended"
-            steps = ", ".join(f"{name} {taken:.2f}" for name, taken in one["seconds_by_step"].items())
-            text = f"a pass of {one['seconds']:.2f} s {end}, overtaken {one['overtaken']} times: {steps}"
-            yield Line(one["ended_at"], "planner", text)
+    for planner_pass in tables["scheduling_plannerpass"]:
+        if planner_pass["seconds"] > LONG_PASS_SECONDS:
+            end = "failed" if planner_pass["failed"] else "ended"
+            steps = ", ".join(
+                f"{name} {taken:.2f}" for name, taken in planner_pass["seconds_by_step"].items()
+            )
+            text = (
+                f"a pass of {planner_pass['seconds']:.2f} s {end}, "
+                f"overtaken {planner_pass['overtaken']} times: {steps}"
+            )
+            yield Line(planner_pass["ended_at"], "planner", text)
     for incident in tables["scheduling_incident"]:
         yield Line(
             incident["first_at"],
@@ -174,12 +179,19 @@ def _generations(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[
     gpus: dict[int, list[str]] = {}
     for assignment in tables["scheduling_assignment"]:
         gpus.setdefault(assignment["generation_id"], []).append(str(assignment["gpu_id"]))
-    for one in tables["scheduling_generation"]:
-        name = f"generation {one['number']} ({one['purpose']}, GPUs {' '.join(gpus.get(one['id'], ()))})"
+    for generation in tables["scheduling_generation"]:
+        name = (
+            f"generation {generation['number']} ({generation['purpose']}, "
+            f"GPUs {' '.join(gpus.get(generation['id'], ()))})"
+        )
         for moment in ("created", "held", "ready", "live", "retired"):
-            if one[f"{moment}_at"] is not None:
-                why = {"created": one["reason"], "retired": one["retire_reason"]}.get(moment, "")
-                yield Line(one[f"{moment}_at"], one["job_id"], f"{name} {moment} {why}".rstrip())
+            if generation[f"{moment}_at"] is not None:
+                why = {"created": generation["reason"], "retired": generation["retire_reason"]}.get(
+                    moment, ""
+                )
+                yield Line(
+                    generation[f"{moment}_at"], generation["job_id"], f"{name} {moment} {why}".rstrip()
+                )
 
 
 def _decision(decision: Mapping[str, Any], job_id: str) -> Iterator[Line]:

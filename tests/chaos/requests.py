@@ -164,7 +164,10 @@ def _too_many_of_everything(attacker: Attacker, chance: random.Random) -> None:
     what: Mapping[str, Any] = chance.choice(
         (
             {"labels": {f"label-{number}": "x" for number in range(20_000)}},
-            {"hyperparameters": {"global_batch_size": 64} | {f"h{each}": each for each in range(200_000)}},
+            {
+                "hyperparameters": {"global_batch_size": 64}
+                | {f"h{number}": number for number in range(200_000)}
+            },
             {"data": [{"name": f"d{number}", "url": "https://example.org/"} for number in range(5_000)]},
             {"gpus": 8}, {"hyperparameters": {"global_batch_size": 64, "num_gpus": 8}},
             {"hyperparameters": {"global_batch_size": chance.choice((0, -1, 10**30, 1.5, "64", None))}},

@@ -115,7 +115,7 @@ def test_an_invariant_without_evidence_does_not_hold(tmp_path: Path) -> None:
     seen = Seen(metrics={"punctual_planner_failed_passes_total": 0.0})
     scene: Any = NothingHappened(tmp_path)
     checked = invariants(scene, seen, [], least_promises=1, timing=False, killed={})
-    assert [one.text for one in checked if one.holds] == [
+    assert [invariant.text for invariant in checked if invariant.holds] == [
         "every promise to a function that is in order is kept",  # the next invariant demands a number of them
         "the honest user is never turned away",
         "no pass of the planner fails",

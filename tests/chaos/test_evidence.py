@@ -56,12 +56,12 @@ def test_a_missed_promise_has_a_page_with_ordered_events(tmp_path: Path) -> None
     keep(rows, logs, folder, [job.pk], [Deed(moment + timedelta(seconds=6), "killed the planner's child")])
 
     page = (folder / "promises" / f"{job.pk}.txt").read_text()
-    told = [
+    texts = [
         f"at risk: {job.pk}", "created its plan begins", "killed the planner's child",
         "late: Its deadline has passed.",
     ]  # fmt: skip
-    assert all(text in page for text in told)
-    assert sorted(page.index(text) for text in told) == [page.index(text) for text in told]
+    assert all(text in page for text in texts)
+    assert sorted(page.index(text) for text in texts) == [page.index(text) for text in texts]
     assert "pass 0.25 s" in page
     (question,) = (folder / "snapshots").iterdir()
     assert question.stem == f"decision-{decision.pk}"

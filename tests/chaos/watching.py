@@ -139,18 +139,18 @@ def _of(root: int, kind: str, *, also_children: bool = True) -> Iterator[tuple[s
     try:
         process = psutil.Process(root)
         children = process.children() if also_children else []
-        deeper = [one for child in children for one in child.children(recursive=True)]
+        deeper = [descendant for child in children for descendant in child.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
     # An agent's child is its nursery, which forks workers; a web server's workers start the reader of
     # bundles.
     below = {"agent": (NODE, NODE), "web": ("web", READER)}.get(kind, (kind, kind))
-    for found, its_kind in (
+    for member, its_kind in (
         (process, kind),
-        *((one, below[0]) for one in children),
-        *((one, below[1]) for one in deeper),
+        *((child, below[0]) for child in children),
+        *((descendant, below[1]) for descendant in deeper),
     ):
-        if (peak := _peak_bytes(found.pid)) is not None:
+        if (peak := _peak_bytes(member.pid)) is not None:
             yield its_kind, peak
 
 

@@ -16,8 +16,8 @@ METHODS = """
 
 def problem_of(source: str, entry: str = "model:Model") -> str:
     """Return why the class cannot be deployed."""
-    _, found = read_function({"model.py": f"from punctual import TrainingFunction\n{source}".encode()}, entry)
-    return found.predict_problem
+    _, facts = read_function({"model.py": f"from punctual import TrainingFunction\n{source}".encode()}, entry)
+    return facts.predict_problem
 
 
 @pytest.mark.parametrize(

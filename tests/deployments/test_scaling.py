@@ -82,9 +82,9 @@ def test_load_at_the_threshold_does_not_oscillate() -> None:
     history: list[Load] = []
     for number in range(200):
         history.append(load(0.69 if number % 2 else 0.72))
-        wanted = wanted_servers(RULE, present, history).servers
-        moves += wanted != present
-        present = wanted
+        needed = wanted_servers(RULE, present, history).servers
+        moves += needed != present
+        present = needed
     assert (present, moves) == (2, 1)
 
 
@@ -100,9 +100,9 @@ loads = st.builds(
 @given(st.integers(0, 9), st.lists(loads, max_size=2 * CALM_PERIODS), st.integers(1, 3), st.integers(3, 6))
 def test_bounds_hold_for_any_measurement(present: int, history: list[Load], least: int, most: int) -> None:
     rule = ScalingRule(least, most, 0.2)
-    wanted = wanted_servers(rule, present, history)
-    assert least <= wanted.servers <= most
-    assert wanted.reason
+    decision = wanted_servers(rule, present, history)
+    assert least <= decision.servers <= most
+    assert decision.reason
 
 
 @given(loads, loads)

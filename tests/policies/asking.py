@@ -67,7 +67,7 @@ def later(job: JobSnapshot, decision: Decision, seconds: float) -> JobSnapshot:
 def go_on(policy: str, asked: Snapshot, seconds: float, *more: JobSnapshot) -> tuple[Decision, Snapshot]:
     """Decide, run the jobs for ``seconds``, and decide again with ``more`` newcomers."""
     decision = replanned(policy, asked)
-    jobs = tuple(later(one, decision, seconds) for one in asked.jobs)
+    jobs = tuple(later(job_snapshot, decision, seconds) for job_snapshot in asked.jobs)
     now = asked.now + seconds
     return decision, replace(asked, now=now, next_slot_at=now, jobs=(*jobs, *more), memory=decision.memory)
 

@@ -64,7 +64,7 @@ def test_accepted_jobs_run_in_their_leases_and_end_in_time():
     asked = snapshot(1, due("a", 200, 2), due("b", 200, 2), due("c", 200, 2), settings=LEASE)
     first, asked = go_on("chronus", asked, LEASE_SECONDS)
     ran_first = {id for id, gpus in sizes(first).items() if gpus}
-    left = tuple(one for one in asked.jobs if one.id not in ran_first)
+    left = tuple(job_snapshot for job_snapshot in asked.jobs if job_snapshot.id not in ran_first)
     second = replanned("chronus", replace(asked, jobs=left))
     ran_second = {id for id, gpus in sizes(second).items() if gpus}
     assert ran_first | ran_second == {"a", "b"}

@@ -49,16 +49,16 @@ def test_a_late_job_keeps_its_place_at_the_front():
 
 def test_only_the_published_variant_scales_past_the_fastest_level():
     points = {1: 1.0, 2: 1.8, 4: 1.2}
-    one = replace(job("one", 9, 90, points), measured=measured(points))
-    assert given("edf", 4, one) == {"one": 2}
-    assert given("edf_artifact", 4, one) == {"one": 4}
-    assert given("edf_admission", 4, one) == {"one": 2}
-    assert given("edf_admission_artifact", 4, one) == {"one": 4}
+    single_job = replace(job("one", 9, 90, points), measured=measured(points))
+    assert given("edf", 4, single_job) == {"one": 2}
+    assert given("edf_artifact", 4, single_job) == {"one": 4}
+    assert given("edf_admission", 4, single_job) == {"one": 2}
+    assert given("edf_admission_artifact", 4, single_job) == {"one": 4}
 
 
 def test_published_variant_wakes_at_a_job_end_not_at_the_slot_end():
-    one = job("one", 130, 900, {1: 1.0})
-    asked = snapshot(1, one, settings=slots(60.0))
+    single_job = job("one", 130, 900, {1: 1.0})
+    asked = snapshot(1, single_job, settings=slots(60.0))
     assert replanned("edf_artifact", asked).next_wake_at == 130.0
     short = snapshot(1, job("one", 13, 900, {1: 1.0}), settings=slots(60.0))
     assert replanned("edf_artifact", short).next_wake_at == 60.0

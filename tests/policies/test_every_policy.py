@@ -77,15 +77,19 @@ def test_decision_fits_the_cluster_and_has_all_verdicts(policy, asked):
     decision = policy_named(policy).replan(asked)
     assert _same(decision, policy_named(policy).replan(asked))
     verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
-    assert set(verdicts) == {one.id for one in asked.jobs if one.newcomer}
+    assert set(verdicts) == {job_snapshot.id for job_snapshot in asked.jobs if job_snapshot.newcomer}
     held = [address for addresses in decision.placements.values() for address in addresses]
     assert len(held) == len(set(held)) <= sum(server.gpus for server in asked.servers)
-    for one in asked.jobs:
-        if one.id in verdicts and not verdicts[one.id].admitted:
-            assert one.id not in decision.placements
+    for job_snapshot in asked.jobs:
+        if job_snapshot.id in verdicts and not verdicts[job_snapshot.id].admitted:
+            assert job_snapshot.id not in decision.placements
             continue
-        allowed = (one.measured or one.curve) if POLICIES[policy].any_measured_size else one.curve
-        assert len(decision.placements[one.id]) in {0, *allowed.levels.tolist()}
+        allowed = (
+            (job_snapshot.measured or job_snapshot.curve)
+            if POLICIES[policy].any_measured_size
+            else job_snapshot.curve
+        )
+        assert len(decision.placements[job_snapshot.id]) in {0, *allowed.levels.tolist()}
     assert decision.next_wake_at > asked.next_slot_at
 
 

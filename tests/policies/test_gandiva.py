@@ -22,7 +22,7 @@ def turns(policy: str, servers: tuple[int, ...], count: int, slot: float, *jobs)
 def test_three_jobs_take_turns_on_two_gpus():
     ran = turns("gandiva", (2,), 3, 60.0, *(asking(name) for name in "abc"))
     assert ran[0] == {"a", "b"}
-    assert [sum(name in one for one in ran) for name in "abc"] == [2, 2, 2]
+    assert [sum(name in running for running in ran) for name in "abc"] == [2, 2, 2]
 
 
 def test_jobs_of_different_sizes_get_servers_of_their_own():
@@ -62,7 +62,7 @@ def test_jobs_are_dealt_to_the_least_loaded_set():
     for _ in range(2):
         group.extend(filter(None, [sets.opened(2)]))
     spread(group, [0, 1, 2, 3])
-    assert sorted(len(one.jobs) for one in group) == [2, 2]
+    assert sorted(len(server_set.jobs) for server_set in group) == [2, 2]
     assert sets.opened(2) is None
 
 
@@ -76,4 +76,4 @@ def test_the_published_rebalancing_takes_sets_for_gpus(as_published, sets_left):
     spread(group, list(range(20)))
     rebalance(sets, as_published=as_published)
     assert len(sets.group(1)) == sets_left
-    assert sorted(row for one in sets.group(1) for row in one.jobs) == list(range(20))
+    assert sorted(row for server_set in sets.group(1) for row in server_set.jobs) == list(range(20))

@@ -34,9 +34,12 @@ def crowd(seed: int) -> Snapshot:
     settings = slots(rng.choice([10.0, 60.0]))
     asked = snapshot((2, 2), *jobs[:30], settings=settings, now=30.0, next_slot_at=30.0)
     decision = policy_named("edf_elastic").replan(asked)
-    going_on = [later(one, decision, 20.0) for one in jobs[:30]]
-    unfinished = [replace(one, placement=decision.placements.get(one.id, ())) for one in going_on]
-    unfinished = [one for one in unfinished if one.remaining_iterations > 0]
+    going_on = [later(job_snapshot, decision, 20.0) for job_snapshot in jobs[:30]]
+    unfinished = [
+        replace(job_snapshot, placement=decision.placements.get(job_snapshot.id, ()))
+        for job_snapshot in going_on
+    ]
+    unfinished = [job_snapshot for job_snapshot in unfinished if job_snapshot.remaining_iterations > 0]
     return snapshot(
         (2, 2),
         *unfinished,
@@ -107,16 +110,16 @@ def test_every_late_job_gets_the_plan_that_it_has_by_the_book(seed: int) -> None
 def test_places_are_those_that_all_jobs_together_would_get(seed: int) -> None:
     problem = build_problem(crowd(seed))
     rng = np.random.default_rng(seed)
-    wanted = np.zeros(problem.jobs.work.size, dtype=np.int64)
+    target_sizes = np.zeros(problem.jobs.work.size, dtype=np.int64)
     free = problem.gpus
     for row in rng.permutation(problem.count):
         size = int(problem.jobs.levels[row, 0])
         if rng.random() < 0.2 and size <= free:
-            wanted[row] = size
+            target_sizes[row] = size
             free -= size
-    changes, failed = dispatching._placed(problem, wanted.copy())
+    changes, failed = dispatching._placed(problem, target_sizes.copy())
     present = problem.present_placement
-    occupancy, expected_failed = repack_together(Seating(present), wanted)
+    occupancy, expected_failed = repack_together(Seating(present), target_sizes)
     expected = changes_between(present, occupancy, -problem.by_deadline)
     assert changes.changes == expected.changes
     assert changes.rows == expected.rows

@@ -27,14 +27,14 @@ def test_front_is_one_more_than_that_of_the_best_dominating_member(
     of: list[tuple[int, int]],
 ) -> None:
     front = fronts(*columns(of))
-    for member, one in enumerate(of):
-        if one in of[:member]:
+    for member, point in enumerate(of):
+        if point in of[:member]:
             assert front[member] == len(of), "an equal member stands before it"
             continue
         better = [
             front[rival]
             for rival, other in enumerate(of)
-            if other != one and other[0] >= one[0] and other[1] >= one[1] and other not in of[:rival]
+            if other != point and other[0] >= point[0] and other[1] >= point[1] and other not in of[:rival]
         ]
         assert front[member] == max(better, default=-1) + 1
 
@@ -53,5 +53,5 @@ def test_better_fronts_survive_and_of_the_last_one_the_loneliest() -> None:
 def test_the_best_in_the_first_objective_always_survives(of: list[tuple[int, int]]) -> None:
     first, second = columns(of)
     front = fronts(first, second)
-    kept = survivors(front, crowding(first, second, front), 1 + len(of) // 2)
-    assert first[kept].max() == first.max()
+    surviving = survivors(front, crowding(first, second, front), 1 + len(of) // 2)
+    assert first[surviving].max() == first.max()

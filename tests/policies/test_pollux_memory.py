@@ -28,8 +28,8 @@ def test_placements_are_the_same_after_a_minute() -> None:
 
 def test_jobs_that_ended_are_left_out_and_new_ones_have_no_workers() -> None:
     """Number 5 ended, number 8 is new, and number 7 is now in the second column."""
-    found = memory().members(np.array([8, 7]), SERVERS, 5)
-    assert found.tolist() == [[[0, 1], [0, 0]], [[0, 0], [0, 0]]]
+    members = memory().members(np.array([8, 7]), SERVERS, 5)
+    assert members.tolist() == [[[0, 1], [0, 0]], [[0, 0], [0, 0]]]
 
 
 def test_a_server_that_may_not_be_used_any_more_is_left_out() -> None:

@@ -54,13 +54,13 @@ def test_no_other_shares_have_a_smaller_worst_ratio(jobs):
     """Against all shares on a grid."""
     needed, elapsed, isolated, gpus_each = (list(column) for column in zip(*jobs, strict=True))
     gpus = 4
-    found = fractions(needed, elapsed, isolated, gpus_each, gpus)
-    assert float((found * gpus_each).sum()) <= gpus * (1 + 1e-9)
+    shares = fractions(needed, elapsed, isolated, gpus_each, gpus)
+    assert float((shares * gpus_each).sum()) <= gpus * (1 + 1e-9)
     grid = np.linspace(0.05, 1.0, 20)
     tried = np.stack(np.meshgrid(*[grid] * len(jobs)), axis=-1).reshape(-1, len(jobs))
     tried = tried[tried @ np.array(gpus_each) <= gpus]
     ratios = ((np.array(elapsed) + np.array(needed) / tried) / np.array(isolated)).max(axis=1)
-    assert worst_ratio(found, needed, elapsed, isolated) <= ratios.min(initial=np.inf) * (1 + 1e-9)
+    assert worst_ratio(shares, needed, elapsed, isolated) <= ratios.min(initial=np.inf) * (1 + 1e-9)
 
 
 def test_leases_go_round_among_equal_jobs():

@@ -195,14 +195,14 @@ def asked(tmp_path: Path) -> Iterator[tuple[Answers, Callable[..., None]]]:
     answers, holdings = Answers(), Holdings(1 << 20)
     peers = Peers(holdings, lambda work: work(), lambda: None, StoreLinks(tmp_path))
     requests = WorkerRequests(answers, holdings, peers)
-    one, other = socket.socketpair()
+    served_end, other_end = socket.socketpair()
 
     def ask(*, as_generation: int = 1, **message: Any) -> None:
         owner = Owner("job", as_generation, 0)
         served = Served("key", "box", None, owner, 1, 1 << 20)
-        requests.answer(Connection(one, Inbox(), served), served, message)
+        requests.answer(Connection(served_end, Inbox(), served), served, message)
 
-    with one, other:
+    with served_end, other_end:
         yield answers, ask
 
 
@@ -334,10 +334,10 @@ class Clock:
 
 def pair(clock: Clock) -> tuple[Channel, Channel]:
     """Yield both ends of an authenticated connection."""
-    one, other = socket.socketpair()
+    owner_end, holder_end = socket.socketpair()
     return (
-        Channel(one, b"key", b"owner", b"holder", lambda: None, clock),
-        Channel(other, b"key", b"holder", b"owner", lambda: None, clock),
+        Channel(owner_end, b"key", b"owner", b"holder", lambda: None, clock),
+        Channel(holder_end, b"key", b"holder", b"owner", lambda: None, clock),
     )
 
 

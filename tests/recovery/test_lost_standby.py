@@ -45,7 +45,7 @@ class _Passing(socketserver.BaseRequestHandler):
         with socket.create_connection(self.server.store) as store:
             while not self.server.full.is_set():
                 ready, _, _ = select.select([self.request, store], [], [], SECONDS)
-                if not ready or not all(self._passed(one, store) for one in ready):
+                if not ready or not all(self._passed(readable, store) for readable in ready):
                     return
             # Until the caller has disconnected.
             self.request.recv(1)

@@ -63,7 +63,11 @@ class Server(Node):
         return peer_wire.call(peer, "job", generation, secret, lambda: None)
 
     def copies(self) -> list[tuple[int, int]]:
-        return [(one["copies"], one["wanted_copies"]) for one in self.tell()["holdings"] if "copies" in one]
+        return [
+            (holding["copies"], holding["wanted_copies"])
+            for holding in self.tell()["holdings"]
+            if "copies" in holding
+        ]
 
 
 @pytest.fixture

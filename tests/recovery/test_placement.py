@@ -85,7 +85,7 @@ def in_racks(*sizes):
 
 def spread(domains, replicas):
     """Return the placement on positions that stand for these machines."""
-    return placed_on([Machine(str(at), GB, 1, one) for at, one in enumerate(domains)], replicas)
+    return placed_on([Machine(str(at), GB, 1, domain) for at, domain in enumerate(domains)], replicas)
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=6), st.integers(2, 3))
@@ -115,9 +115,9 @@ def test_racks_and_power_domains_are_both_avoided():
     placement = spread(domains, 2)
     assert fatal_domains(domains, placement) == ()
     for group in placement.groups:
-        one, other = (domains[member] for member in group.members)
-        assert one.rack != other.rack
-        assert one.power != other.power
+        first, second = (domains[member] for member in group.members)
+        assert first.rack != second.rack
+        assert first.power != second.power
 
 
 def test_a_ring_of_three_machines_in_two_racks_keeps_a_pair_together():

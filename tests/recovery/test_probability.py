@@ -62,7 +62,10 @@ def test_large_clusters(machines, expected):
 
 def brute_force(machines, replicas, lost, strategy):
     held = place(machines, replicas, strategy).replica_sets()
-    return sum(not any(one <= set(dead) for one in held) for dead in combinations(range(machines), lost))
+    return sum(
+        not any(replica_set <= set(dead) for replica_set in held)
+        for dead in combinations(range(machines), lost)
+    )
 
 
 @pytest.mark.parametrize("machines", range(1, 13))
@@ -140,7 +143,7 @@ def test_every_failure_of_a_rack_holding_a_pair_counts():
     domains = [FailureDomains(rack="a"), FailureDomains(rack="a"), FailureDomains(rack="b"), FailureDomains()]
     rates = FailureRates(0.0, rack_a_day=0.1, recovery_seconds=0.0)
     assert fallbacks_a_day(place(4, 2), domains, rates) == pytest.approx(0.1)
-    spread = placed_on([Machine(str(at), 1, 1, one) for at, one in enumerate(domains)], 2)
+    spread = placed_on([Machine(str(at), 1, 1, domain) for at, domain in enumerate(domains)], 2)
     assert fallbacks_a_day(spread, domains, rates) == 0.0
 
 

@@ -83,8 +83,10 @@ def test_a_lost_server_waits_only_without_a_ready_one_of_its_kind(
         )  # fmt: skip
     assert len({name for pair in pairs for name in pair}) == 2 * len(pairs)
     for kind in ("A", "B"):
-        mine = [one for one in after.values() if one.kind == kind]
-        waiting = any(one.lost and not one.standby for one in mine)
-        assert not (waiting and any(one.ready for one in mine))
-        assert sum(one.standby for one in mine) == sum(one.standby for one in servers if one.kind == kind)
+        mine = [server for server in after.values() if server.kind == kind]
+        waiting = any(server.lost and not server.standby for server in mine)
+        assert not (waiting and any(server.ready for server in mine))
+        assert sum(server.standby for server in mine) == sum(
+            server.standby for server in servers if server.kind == kind
+        )
     assert replaced(list(after.values())) == []

@@ -22,13 +22,13 @@ REPLICAS, SHARD_BYTES, VERSIONS = 2, 40_000_000, 3
 
 def kept_bytes(server: Server) -> int:
     """Return the bytes of the store's files in memory."""
-    folder, found = Path(f"/proc/{server.process_id}/fd"), {}
+    folder, bytes_by_inode = Path(f"/proc/{server.process_id}/fd"), {}
     for descriptor in folder.iterdir():
         with suppress(FileNotFoundError):
             if "memfd:" in os.readlink(descriptor):
                 file = os.stat(descriptor)
-                found[file.st_ino] = file.st_blocks * 512
-    return sum(found.values())
+                bytes_by_inode[file.st_ino] = file.st_blocks * 512
+    return sum(bytes_by_inode.values())
 
 
 def own_bytes(server: Server) -> int:

@@ -216,7 +216,7 @@ def test_losing_a_server_never_costs_more_than_promised(
             for rank, point in enumerate(points)
         ]
         now = middle + chance.uniform(0.0, longest / 2)
-        newest_safe = max([disks.newest(now), *(begun[one] for one in copied)])
+        newest_safe = max([disks.newest(now), *(begun[version] for version in copied)])
         assert now - newest_safe <= bound + 1e-9
         common = exchanged(votes)
         schedule.heard(common, None if started is None else begun[started])

@@ -91,7 +91,7 @@ def test_measured_interference_has_its_own_table(found, tmp_path):
 def test_measured_recovery_costs_have_their_own_table(found, tmp_path):
     for name, title in (("recovery", "Measured: a lost server"), ("frequency", "Measured: a checkpoint")):
         (figure,) = (figure for figure in found["figures"] if figure["name"] == name)
-        assert len([one for one in figure["tables"] if one["title"].startswith(title)]) == 1
+        assert len([entry for entry in figure["tables"] if entry["title"].startswith(title)]) == 1
     file = tmp_path / "measured.json"
     assert recovery_tables(measured_recovery(file)) == (), "nothing was measured, so nothing is shown"
     setting = {
@@ -127,12 +127,12 @@ def test_the_full_version_asks_for_more_days():
 @pytest.mark.parametrize("shape", [(1.0,), (1.0, 3.0), (5.0, 1.0, 1.0), (1.0,) * 30])
 def test_gpt2_40b_under_three_modes_whatever_the_spans(shape):
     """Done means 16: +10.1 %, +3.5 %, 0, and naive interleaving out of memory."""
-    one = gpt2_40b(shape)
-    share = {mode.mode: mode.extension_seconds / one.iteration_seconds for mode in compare(one)}
+    iteration = gpt2_40b(shape)
+    share = {mode.mode: mode.extension_seconds / iteration.iteration_seconds for mode in compare(iteration)}
     assert share[TrafficMode.BLOCKING] == pytest.approx(0.101, abs=1e-6)
     assert share[TrafficMode.WITHOUT_PIPELINE] == pytest.approx(0.035, abs=1e-6)
     assert share[TrafficMode.GEMINI] == 0.0
-    assert {mode.mode for mode in compare(one) if mode.out_of_memory} == {TrafficMode.NAIVE}
+    assert {mode.mode for mode in compare(iteration) if mode.out_of_memory} == {TrafficMode.NAIVE}
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_g7_checkpoint_time_over_storage(link, expected):
 def test_servers_lost_under_promises_are_as_many_as_are_in_reserve():
     for spec in FIGURES["promises"].runs(True):
         assert isinstance(spec, PromiseSpec)
-        losses = [one for one in spec.losses(1e6) if one.kind is HappeningKind.SERVER_LOST]
-        assert len({one.target for one in losses}) == len(losses) == spec.reserve
+        losses = [loss for loss in spec.losses(1e6) if loss.kind is HappeningKind.SERVER_LOST]
+        assert len({loss.target for loss in losses}) == len(losses) == spec.reserve
     assert {spec.name for spec in FIGURES["promises"].runs(True)} == {
         spec.name for spec in FIGURES["promises"].runs(False)
     }

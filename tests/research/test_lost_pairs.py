@@ -45,14 +45,14 @@ def lose(servers: list[Server], seconds: float) -> None:
 def found_by(servers: list[Server], placement: Placement, lost: set[int], generation: int) -> list[set[int]]:
     """Return the shards of each rank that a new generation finds, on its own server or at the holders."""
     there = [rank for rank in range(MACHINES) if rank not in lost]
-    found = []
+    versions_by_rank = []
     for rank in range(MACHINES):
         asked = servers[rank if rank in there else there[0]]
         holders = [servers[holder] for holder in placement.holders[rank]]
         peers = [holder.as_peer for holder in holders if holder is not asked]
         asked.join(fetch=[{"rank": rank, "peers": peers}])
-        found.append(asked.worker(generation=generation, rank=rank).find(rank, 1, SECONDS))
-    return found
+        versions_by_rank.append(asked.worker(generation=generation, rank=rank).find(rank, 1, SECONDS))
+    return versions_by_rank
 
 
 def test_six_of_ten_pairs_of_servers_may_be_lost_and_every_single_one(servers: list[Server]) -> None:
@@ -62,16 +62,16 @@ def test_six_of_ten_pairs_of_servers_may_be_lost_and_every_single_one(servers: l
     """
     placement = place(MACHINES, REPLICAS)
     keep_a_point(servers, placement)
-    kept = [KeptState(owner, holder, (Slot(VERSION, True), Slot()))
+    states = [KeptState(owner, holder, (Slot(VERSION, True), Slot()))
             for owner in range(MACHINES) for holder in placement.holders[owner]]  # fmt: skip
     recovered = {1: 0, 2: 0}
     losses = [set(lost) for size in recovered for lost in combinations(range(MACHINES), size)]
     for generation, lost in enumerate(losses, start=2):
-        lose([servers[one] for one in lost], HOUR)
-        found = found_by(servers, placement, lost, generation)
-        lose([servers[one] for one in lost], -HOUR)
-        is_whole = all(found)
-        assert is_whole == (recoverable_version(kept, MACHINES, lost) == VERSION)
-        assert all(one in (set(), {VERSION}) for one in found)
+        lose([servers[machine] for machine in lost], HOUR)
+        versions_by_rank = found_by(servers, placement, lost, generation)
+        lose([servers[machine] for machine in lost], -HOUR)
+        is_whole = all(versions_by_rank)
+        assert is_whole == (recoverable_version(states, MACHINES, lost) == VERSION)
+        assert all(versions in (set(), {VERSION}) for versions in versions_by_rank)
         recovered[len(lost)] += is_whole
     assert recovered == {1: 5, 2: 6}

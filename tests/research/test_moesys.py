@@ -20,7 +20,10 @@ def reports() -> list[FigureReport]:
 
 def test_every_check_of_moesys_holds(reports: list[FigureReport]) -> None:
     context = Context(PAPER.published(), Results({}), full=False)
-    checks: list[Check] = [*PAPER.checks(context, reports), *(c for each in reports for c in each.checks)]
+    checks: list[Check] = [
+        *PAPER.checks(context, reports),
+        *(check for report in reports for check in report.checks),
+    ]
     assert len(checks) == 19
     assert [check.name for check in checks if check.met is not True] == []
 

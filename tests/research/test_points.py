@@ -26,13 +26,13 @@ def everywhere(placement, version):
 def sources(machines, replicas, lost):
     """G3, by machine numbers from 1: None for durable storage."""
     placement = place(machines, replicas)
-    found = choose_sources(placement, everywhere(placement, 7), {one - 1 for one in lost}, durable=5)
-    if found.tier is Tier.DURABLE:
-        assert {one.tier for one in found.sources} == {Tier.DURABLE}
-        assert found.version == 5
+    choice = choose_sources(placement, everywhere(placement, 7), {machine - 1 for machine in lost}, durable=5)
+    if choice.tier is Tier.DURABLE:
+        assert {source.tier for source in choice.sources} == {Tier.DURABLE}
+        assert choice.version == 5
         return None
-    assert found.version == 7
-    return {one.owner + 1: one.holder + 1 for one in found.sources if one.holder is not None}
+    assert choice.version == 7
+    return {source.owner + 1: source.holder + 1 for source in choice.sources if source.holder is not None}
 
 
 @pytest.mark.parametrize(
@@ -52,27 +52,27 @@ def test_g3_sources(machines, replicas, lost, expected):
 
 def test_five_machines_in_pairs_recover_six_of_ten_pairs():
     placement = place(5, 2)
-    pairs = [{one, other} for one in range(5) for other in range(one)]
-    kept = everywhere(placement, 3)
-    assert sum(recoverable_version(kept, 5, lost) is not None for lost in pairs) == 6
+    pairs = [{first, second} for first in range(5) for second in range(first)]
+    states = everywhere(placement, 3)
+    assert sum(recoverable_version(states, 5, lost) is not None for lost in pairs) == 6
 
 
 def test_a_failure_of_processes_moves_no_byte():
     placement = place(6, 2)
-    found = choose_sources(placement, everywhere(placement, 9), (), durable=2)
-    assert {one.tier for one in found.sources} == {Tier.LOCAL}
+    choice = choose_sources(placement, everywhere(placement, 9), (), durable=2)
+    assert {source.tier for source in choice.sources} == {Tier.LOCAL}
 
 
 def test_incomplete_third_checkpoint_resumes_from_the_second():
     """A failure at iteration 310 with a checkpoint every 100 and an incomplete third one resumes from 200."""
     placement = place(2, 2)
-    kept = [
+    states = [
         KeptState(owner, holder, (Slot(200, True), Slot(300, (owner, holder) != (1, 0))))
         for owner in range(2)
         for holder in range(2)
     ]
-    assert choose_sources(placement, kept, {1}, durable=100).version == 200
-    assert lost_if_gone(placement, kept, 310, durable=100) == (10, 110)
+    assert choose_sources(placement, states, {1}, durable=100).version == 200
+    assert lost_if_gone(placement, states, 310, durable=100) == (10, 110)
 
 
 def test_before_the_first_commit_there_is_only_what_is_durable():
@@ -85,26 +85,26 @@ def test_before_the_first_commit_there_is_only_what_is_durable():
 
 def test_a_durable_state_that_is_newer_is_used():
     placement = place(2, 2)
-    found = choose_sources(placement, everywhere(placement, 10), (), durable=11)
-    assert (found.version, found.tier) == (11, Tier.DURABLE)
+    choice = choose_sources(placement, everywhere(placement, 10), (), durable=11)
+    assert (choice.version, choice.tier) == (11, Tier.DURABLE)
 
 
 def test_a_newcomer_receives_again_what_it_is_to_keep_for_others():
     """Of five machines in pairs the fourth keeps the third's state, and loads its own for itself."""
     placement = place(5, 2)
-    kept = everywhere(placement, 3)
-    missing = copies_to_restore(placement, kept, 3, {3})
-    assert [(one.owner, one.holder) for one in missing] == [(2, 3)]
-    assert copies_to_restore(placement, kept, 3, ()) == ()
+    states = everywhere(placement, 3)
+    missing = copies_to_restore(placement, states, 3, {3})
+    assert [(copy.owner, copy.holder) for copy in missing] == [(2, 3)]
+    assert copies_to_restore(placement, states, 3, ()) == ()
 
 
 def test_protection_is_full_degraded_or_none_by_group():
     placement = place(5, 2)
-    kept = everywhere(placement, 3)
-    assert protected_groups(placement, kept, 3) == ("full", "full")
-    assert protected_groups(placement, kept, 3, {4}) == ("full", "degraded")
-    assert protected_groups(placement, kept, 3, {0, 1}) == ("none", "full")
-    assert protected_groups(placement, kept, 4) == ("none", "none")
+    states = everywhere(placement, 3)
+    assert protected_groups(placement, states, 3) == ("full", "full")
+    assert protected_groups(placement, states, 3, {4}) == ("full", "degraded")
+    assert protected_groups(placement, states, 3, {0, 1}) == ("none", "full")
+    assert protected_groups(placement, states, 4) == ("none", "none")
 
 
 # Slots ----------------------------------------------------------------------------------------
@@ -112,13 +112,13 @@ def test_protection_is_full_degraded_or_none_by_group():
 
 def slot_to_write(slots, committed):
     """Return the slot that a store overwrites next."""
-    kept = [
+    holding_slots = [
         holdings.Slot(
             version=holdings.Version(slot.version, 0, 0, Checksums((), ""), 0.0) if slot.complete else None
         )
         for slot in slots
     ]
-    return holdings.Holding(1, kept, committed).oldest()
+    return holdings.Holding(1, holding_slots, committed).oldest()
 
 
 def may_begin(last_begun, committed):
@@ -191,7 +191,7 @@ class Protocol(RuleBasedStateMachine):
             return
         self.put(copy, at, Slot(version, True))
         self.truly_complete.add((owner, holder, version))
-        if all((owner, one, version) in self.truly_complete for one in self.placement.holders[owner]):
+        if all((owner, keeper, version) in self.truly_complete for keeper in self.placement.holders[owner]):
             self.done[owner] = version
 
     @precondition(lambda self: len(self.dead) < self.placement.machines)
@@ -208,14 +208,14 @@ class Protocol(RuleBasedStateMachine):
         elif self.committed is not None:
             assert version is not None
             assert version >= self.committed
-        found = choose_sources(self.placement, self.kept(), self.dead, durable=0)
-        if found.tier is Tier.DURABLE:
+        choice = choose_sources(self.placement, self.kept(), self.dead, durable=0)
+        if choice.tier is Tier.DURABLE:
             assert version is None
-            assert found.version == 0
+            assert choice.version == 0
         else:
-            for one in found.sources:
-                assert one.holder not in self.dead
-                assert (one.owner, one.holder, version) in self.truly_complete
+            for source in choice.sources:
+                assert source.holder not in self.dead
+                assert (source.owner, source.holder, version) in self.truly_complete
 
 
 TestProtocol = Protocol.TestCase
@@ -227,12 +227,12 @@ def test_newcomers_are_served_by_the_least_loaded(machines, replicas, data):
     replicas = min(replicas, machines)
     placement = place(machines, replicas)
     lost = data.draw(st.sets(st.sampled_from(range(machines)), max_size=replicas - 1))
-    found = choose_sources(placement, everywhere(placement, 1), lost, durable=None)
-    peers = [one for one in found.sources if one.tier is Tier.PEER]
-    assert {one.owner for one in peers} == lost
+    choice = choose_sources(placement, everywhere(placement, 1), lost, durable=None)
+    peers = [source for source in choice.sources if source.tier is Tier.PEER]
+    assert {source.owner for source in peers} == lost
     serving = dict.fromkeys(range(machines), 0)
-    for one in peers:
-        assert one.holder is not None
-        able = [holder for holder in placement.holders[one.owner] if holder not in lost]
-        assert serving[one.holder] == min(serving[holder] for holder in able)
-        serving[one.holder] += 1
+    for source in peers:
+        assert source.holder is not None
+        able = [holder for holder in placement.holders[source.owner] if holder not in lost]
+        assert serving[source.holder] == min(serving[holder] for holder in able)
+        serving[source.holder] += 1

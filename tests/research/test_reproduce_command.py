@@ -42,9 +42,9 @@ def made(tmp_path_factory):
 
 
 def test_published_values_stand_beside_ours_with_how_each_was_made(made):
-    _, found, _ = made
-    assert [figure["name"] for figure in found["figures"]] == ["fig6b", "fig12"]
-    rows = {(row["policy"], row["variant"]): row for row in found["figures"][0]["rows"]}
+    _, report, _ = made
+    assert [figure["name"] for figure in report["figures"]] == ["fig6b", "fig12"]
+    rows = {(row["policy"], row["variant"]): row for row in report["figures"][0]["rows"]}
     assert len(rows) == 10
     flow, tiresias = rows["elasticflow", "newcomers one by one"], rows["tiresias", ""]
     assert (tiresias["published"], flow["published"]) == (0.4564, 0.6667)
@@ -61,54 +61,58 @@ def test_published_values_stand_beside_ours_with_how_each_was_made(made):
 
 
 def test_each_deviation_is_explained_or_counted_as_unexplained(made):
-    _, found, _ = made
-    beyond = [row for figure in found["figures"] for row in figure["rows"] if row["beyond_band"]]
+    _, report, _ = made
+    beyond = [row for figure in report["figures"] for row in figure["rows"] if row["beyond_band"]]
     assert beyond
-    assert found["counts"]["beyond_band"] == len(beyond)
-    assert found["counts"]["unexplained"] == sum(not row["explanations"] for row in beyond)
-    assert all(each["fact"] and each["evidence"] for row in beyond for each in row["explanations"])
+    assert report["counts"]["beyond_band"] == len(beyond)
+    assert report["counts"]["unexplained"] == sum(not row["explanations"] for row in beyond)
+    assert all(
+        explanation["fact"] and explanation["evidence"]
+        for row in beyond
+        for explanation in row["explanations"]
+    )
 
 
 def test_unmet_checks_are_reported_without_failing(made):
-    said, found, _ = made
-    checks = {check["name"]: check["met"] for check in found["figures"][0]["checks"]}
+    said, report, _ = made
+    checks = {check["name"]: check["met"] for check in report["figures"][0]["checks"]}
     assert checks["ElasticFlow one by one, jobs on time"] is False  # six jobs cannot be 170
     assert checks["No admitted job is late without pauses"] is True
     assert "NOT MET  ElasticFlow one by one, jobs on time: " in said
 
 
 def test_the_published_pauses_stand_beside_the_pause_model(made):
-    _, found, _ = made
-    (pause,) = found["figures"][1]["tables"][0]["rows"]
+    _, report, _ = made
+    (pause,) = report["figures"][1]["tables"][0]["rows"]
     assert (pause["Published"], pause["Charged here"]) == ("1.88 s", "6 s")
 
 
 def test_the_second_time_nothing_is_simulated(made, small_traces):
-    said, found, folder = made
+    said, report, folder = made
     assert "11 runs, 0 of them from before" in said
     said, again = reproduce(folder, "--only", "fig6b,fig12")
     assert "11 runs, 11 of them from before" in said
-    assert again["figures"] == found["figures"]
+    assert again["figures"] == report["figures"]
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_shows_every_row(made):
-    _, found, folder = made
+    _, report, folder = made
     page = (folder / "report.html").read_text()
     own = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r'(src|href)="(?!#)', own)
-    assert own.count("simulated, policy ") >= len(found["figures"][0]["rows"])
+    assert own.count("simulated, policy ") >= len(report["figures"][0]["rows"])
 
 
 def test_without_traces_only_trace_free_figures_run(tmp_path, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(public_traces, "DEFAULT_FOLDER", tmp_path / "nothing")
-    _, found = reproduce(tmp_path / "made", "--only", "fig6b,fig8b,vectors")
-    assert [figure["name"] for figure in found["figures"]] == ["vectors"]
-    (text,) = found["left_out"]
+    _, report = reproduce(tmp_path / "made", "--only", "fig6b,fig8b,vectors")
+    assert [figure["name"] for figure in report["figures"]] == ["vectors"]
+    (text,) = report["left_out"]
     assert "fig6b, fig8b is left out" in text
     assert "microsoft/elasticflow-traces" in text
     assert "pkusys/ElasticFlow" in text
-    assert {check["met"] for check in found["figures"][0]["checks"]} == {True, None}
+    assert {check["met"] for check in report["figures"][0]["checks"]} == {True, None}
 
 
 def test_figures_that_need_no_trace_are_the_synthetic_ones():

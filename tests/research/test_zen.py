@@ -59,8 +59,8 @@ def test_nothing_that_is_compared_was_fitted_to_itself():
     assert fitted < claims
     assert len(claims - fitted) == 7
     for name, (testbed, ratio) in model.FITTED_TRAINING.items():
-        found = model.training_speedup(model.MODELS[name], Scheme.DENSE, testbed)
-        assert found == pytest.approx(ratio)
+        speedup = model.training_speedup(model.MODELS[name], Scheme.DENSE, testbed)
+        assert speedup == pytest.approx(ratio)
         assert model.compute_seconds(name, testbed) > 0.0
 
 

@@ -85,7 +85,7 @@ def test_measuring_restarts_training_at_the_jobs_end(alone: None, iterations: in
     # Each later life is the job from its beginning.
     assert losses[iterations - 1] == losses[2 * iterations - 1]
     assert (function.calls, function.losses, function.seen, function.rows.read) == (0, {"all": []}, 0, 0)
-    states = [each.parts.module.state_dict() for each in begun[1:-1]]
+    states = [runner.parts.module.state_dict() for runner in begun[1:-1]]
     assert all(torch.equal(state[name], states[0][name]) for state in states for name in state)
 
 

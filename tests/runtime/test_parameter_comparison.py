@@ -41,13 +41,13 @@ def every_drift() -> dict[str, Trained]:
 
 
 def test_parameters_that_differ_end_the_job_on_all_workers() -> None:
-    for found in run_on_ranks(2, every_drift):
-        assert found["trained"].refused_after == AT
-        assert "the parameter 'last.bias' differs between workers" in found["trained"].message
-        assert found["frozen"].refused_after == 4
-        assert "the parameter 'first.weight' differs between workers" in found["frozen"].message
-        assert "differs between workers after iteration 8" in found["last"].message
-        assert not found["buffer"].message + found["never"].message
+    for outcomes in run_on_ranks(2, every_drift):
+        assert outcomes["trained"].refused_after == AT
+        assert "the parameter 'last.bias' differs between workers" in outcomes["trained"].message
+        assert outcomes["frozen"].refused_after == 4
+        assert "the parameter 'first.weight' differs between workers" in outcomes["frozen"].message
+        assert "differs between workers after iteration 8" in outcomes["last"].message
+        assert not outcomes["buffer"].message + outcomes["never"].message
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_one_bit_of_any_type_changes_a_digest(values: Tensor) -> None:
     other = values.clone(memory_format=torch.contiguous_format)
     other.view(-1).view(torch.uint8)[0] ^= 1
     empty = torch.empty(0)
-    before, after = (digests_of({"a": each, "b": empty}).tolist() for each in (values, other))
+    before, after = (digests_of({"a": tensor, "b": empty}).tolist() for tensor in (values, other))
     assert before[0] != after[0]
     assert before[1] == after[1] == 0
     assert digests_of({"a": values.clone(memory_format=torch.contiguous_format)}).tolist() == before[:1]

@@ -102,7 +102,9 @@ def train(
             comparison.iteration_done(done + 1)
     except WorkerFailureError as failure:
         trained.refused_after, trained.message = done, failure.message
-    trained.weights = {name: each.detach().clone() for name, each in parts.module.named_parameters()}
+    trained.weights = {
+        name: parameter.detach().clone() for name, parameter in parts.module.named_parameters()
+    }
     trained.gradients_left = sum(parameter.grad is not None for parameter in parts.module.parameters())
     return trained
 

@@ -148,7 +148,7 @@ def test_lina_computes_what_the_even_placement_computes(ranks: int, top: int) ->
 
 
 def assert_counts(reports: list[dict[str, Any]], batches: Batches, top: int) -> None:
-    tokens = np.concatenate([each for session in batches for each in session if each is not None])
+    tokens = np.concatenate([batch for session in batches for batch in session if batch is not None])
     for report in reports:
         assert report["layers"] == reports[0]["layers"], "every rank counts the same"
         assert report["swaps"] > 0
@@ -197,4 +197,4 @@ def test_ranks_need_not_call_the_model_equally_often() -> None:
     with torch.inference_mode():
         expected = Tower(TopK(1), exact=True)(torch.from_numpy(build_choices(20, 1)))
     assert (len(first), len(second)) == (2, 1)
-    assert all(torch.equal(each, expected) for each in (*first, *second))
+    assert all(torch.equal(output, expected) for output in (*first, *second))

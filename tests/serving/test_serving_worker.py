@@ -65,12 +65,12 @@ class Replica:
 def start(agent: LocalAgent) -> Iterator[Start]:
     started: list[Replica] = []
 
-    def one(*arguments: Any, **serving: Any) -> Replica:
+    def start_replica(*arguments: Any, **serving: Any) -> Replica:
         started.append(Replica(agent, *arguments, **serving))
         started[-1].worker.wait_for_phase("serving")
         return started[-1]
 
-    yield one
+    yield start_replica
     for replica in started:
         replica.close()
 

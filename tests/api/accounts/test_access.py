@@ -358,10 +358,10 @@ def test_undeclared_fields_are_refused(world: World) -> None:
 
 
 def _patterns(resolver: URLResolver) -> list[URLPattern]:
-    found: list[URLPattern] = []
+    patterns: list[URLPattern] = []
     for entry in resolver.url_patterns:
-        found += _patterns(entry) if isinstance(entry, URLResolver) else [entry]
-    return found
+        patterns += _patterns(entry) if isinstance(entry, URLResolver) else [entry]
+    return patterns
 
 
 def _methods(pattern: URLPattern) -> list[str]:

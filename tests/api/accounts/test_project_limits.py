@@ -145,9 +145,9 @@ def test_archived_project_is_readable_and_read_only_until_restored(world: World)
 def test_project_with_jobs_is_not_deleted_and_an_empty_one_is(world: World) -> None:
     finish(world)
     client = world.client(world.owner)
-    kept = client.delete("/api/v1/projects/vision/")
-    assert kept.status_code == 409
-    assert "archive" in kept.json()["detail"]
+    refused = client.delete("/api/v1/projects/vision/")
+    assert refused.status_code == 409
+    assert "archive" in refused.json()["detail"]
     create(world, "mine")
     uploaded = upload(world, "mine", SOURCE + "# mine alone\n").json()
     bundles = Bundle.objects.count()

@@ -83,9 +83,9 @@ def test_the_function_is_found_and_unpacked_where_it_was_found(
     tmp_path: Path, files: list[tuple[str, bytes | str]], entry: str, kept: set[str]
 ) -> None:
     content = zipped(*files)
-    found = facts(content)
-    assert found.entry == entry
-    assert {file.path for file in found.files} == kept
+    bundle_facts = facts(content)
+    assert bundle_facts.entry == entry
+    assert {file.path for file in bundle_facts.files} == kept
     assert unpacked(content, entry, tmp_path) == kept
 
 
@@ -93,8 +93,8 @@ def test_an_entry_with_the_folder_still_names_the_file_in_it(tmp_path: Path) -> 
     """Functions were stored with such entries before their top folder was removed."""
     content = zipped(("shapes/train.py", SOURCE), ("shapes/helper.py", HELPER))
     assert facts(content, entry="shapes.train:Classifier").entry == "shapes.train:Classifier"
-    kept = {"shapes/train.py", "shapes/helper.py"}
-    assert unpacked(content, "shapes.train:Classifier", tmp_path) == kept
+    paths = {"shapes/train.py", "shapes/helper.py"}
+    assert unpacked(content, "shapes.train:Classifier", tmp_path) == paths
 
 
 def test_an_entry_that_means_two_files_is_refused() -> None:
@@ -147,9 +147,9 @@ def test_an_archive_of_folders_and_litter_alone_is_empty(files: list[tuple[str, 
 
 @pytest.mark.parametrize("text", ["\ufeffpandas>=2\r\n", "pandas>=2\r\n".encode("utf-16")])
 def test_requirements_as_windows_writes_them_are_read(text: str | bytes) -> None:
-    found = facts(zipped(("shapes-main/train.py", SOURCE), ("shapes-main/requirements.txt", text)))
-    assert found.requirements is not None
-    assert found.requirements.text == "pandas>=2\n"
+    bundle_facts = facts(zipped(("shapes-main/train.py", SOURCE), ("shapes-main/requirements.txt", text)))
+    assert bundle_facts.requirements is not None
+    assert bundle_facts.requirements.text == "pandas>=2\n"
 
 
 def test_a_link_stays_refused_under_any_name() -> None:

@@ -184,11 +184,11 @@ def test_source_that_exhausts_a_parser_is_a_syntax_error(source: str) -> None:
 
 
 def test_function_class_is_found_in_a_single_file() -> None:
-    found = facts(SOURCE.encode(), "my classifier.py")
-    assert found.entry == "my_classifier:Classifier"
-    assert found.description == "Tells shapes apart."
-    assert found.speed_neutral == ("learning_rate", "momentum")
-    assert [file.path for file in found.files] == ["my_classifier.py"]
+    bundle_facts = facts(SOURCE.encode(), "my classifier.py")
+    assert bundle_facts.entry == "my_classifier:Classifier"
+    assert bundle_facts.description == "Tells shapes apart."
+    assert bundle_facts.speed_neutral == ("learning_rate", "momentum")
+    assert [file.path for file in bundle_facts.files] == ["my_classifier.py"]
 
 
 def neutral(names: Iterable[str]) -> str:
@@ -216,8 +216,10 @@ def test_numbers_of_workers_are_read_without_running_the_file(declared: str, fou
 def test_a_base_in_another_module_of_the_bundle_counts() -> None:
     base = SOURCE.replace("Classifier", "Base")
     child = "from .base import Base\n\n\nclass Tuned(Base):\n    speed_neutral = ()\n"
-    found = facts(zipped(("model/__init__.py", ""), ("model/base.py", base), ("model/tuned.py", child)))
-    assert (found.entry, found.speed_neutral) == ("model.tuned:Tuned", ())
+    bundle_facts = facts(
+        zipped(("model/__init__.py", ""), ("model/base.py", base), ("model/tuned.py", child))
+    )
+    assert (bundle_facts.entry, bundle_facts.speed_neutral) == ("model.tuned:Tuned", ())
 
 
 @pytest.mark.parametrize(
@@ -238,8 +240,8 @@ def test_an_entry_chooses_among_several_classes() -> None:
 
 
 def test_code_is_read_and_never_run(tmp_path: object) -> None:
-    found = facts(f"raise SystemExit('run')\n{SOURCE}".encode(), "a.py")
-    assert found.entry == "a:Classifier"
+    bundle_facts = facts(f"raise SystemExit('run')\n{SOURCE}".encode(), "a.py")
+    assert bundle_facts.entry == "a:Classifier"
 
 
 def test_equal_requirements_are_normalised_to_one_environment() -> None:
@@ -300,9 +302,9 @@ def test_a_zip_with_a_broken_byte_is_facts_or_a_refusal(at: int, byte: int) -> N
 
 def test_as_many_names_as_are_taken_are_stored_whole() -> None:
     names = [f"{number:03d}" + "n" * 97 for number in range(64)]
-    found = facts(zipped(("a.py", neutral(names))))
-    assert found.speed_neutral == tuple(names)
-    assert len(json.dumps(found.speed_neutral)) < 8_000, "every job of the function is read with them"
+    bundle_facts = facts(zipped(("a.py", neutral(names))))
+    assert bundle_facts.speed_neutral == tuple(names)
+    assert len(json.dumps(bundle_facts.speed_neutral)) < 8_000, "every job of the function is read with them"
 
 
 # --- in a process of its own --------------------------------------------------------------------------------

@@ -38,14 +38,14 @@ def run_on_ranks(
         for process in processes:
             process.kill()
             process.join()
-        told = [
+        results = [
             torch.load(path, weights_only=False) if path.exists() else "no result"
             for path in (Path(folder, f"{rank}.pt") for rank in range(ranks))
         ]
-    failed = [f"rank {rank}: {each}" for rank, each in enumerate(told) if isinstance(each, str)]
+    failed = [f"rank {rank}: {result}" for rank, result in enumerate(results) if isinstance(result, str)]
     assert not stuck, f"ranks {stuck} did not end; {failed}"
     assert not failed, "\n".join(failed)
-    return [each[0] for each in told]
+    return [result[0] for result in results]
 
 
 def _run(

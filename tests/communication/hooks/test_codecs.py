@@ -41,11 +41,11 @@ def test_every_codec_of_the_library_is_implemented() -> None:
 @pytest.mark.parametrize("elements", SIZES)
 def test_payloads_have_the_sizes_that_planners_assume(name: str, elements: int) -> None:
     codec, values = codec_named(name), normal(elements)
-    kept = values.clone()
+    original = values.clone()
     payload = codec.encode(values, 3)
     assert payload.dtype == torch.uint8
     assert len(payload) == codec.payload_bytes(elements) == WIRE_FORMATS[name].bytes(elements)
-    assert torch.equal(values, kept)
+    assert torch.equal(values, original)
     assert torch.equal(codec.encode(values, 3), payload)
 
 
@@ -118,9 +118,9 @@ def test_random_indices_follow_the_seed_and_are_uniform() -> None:
 def test_dgc_sends_the_largest_magnitudes(elements: int) -> None:
     values = normal(elements)
     values_back = decoded(DGC(), values)
-    kept = DGC().wire.kept(elements)
+    kept_count = DGC().wire.kept(elements)
     sent = int((values_back != 0).sum())
-    assert sent == kept if elements < EXACT_BELOW else 0.7 * kept <= sent <= kept
+    assert sent == kept_count if elements < EXACT_BELOW else 0.7 * kept_count <= sent <= kept_count
     largest = values.abs().topk(sent).values
     assert values_back.abs().sum() >= (1.0 if elements < EXACT_BELOW else 0.97) * largest.sum()
 

@@ -59,7 +59,7 @@ def agreed_beside_exchanges() -> list[Any]:
     synchroniser.after_backward()
     synchroniser.close()
     groups.close()
-    return [None if each.weight.grad is None else each.weight.grad.unique().tolist() for each in layers]
+    return [None if layer.weight.grad is None else layer.weight.grad.unique().tolist() for layer in layers]
 
 
 def in_uneven_company() -> int:
@@ -90,8 +90,8 @@ def passing(notes: list[str], name: str, works: list[_Never]) -> Iterator[Any]:
 
 
 def test_other_collectives_do_not_mix_with_ordered_exchanges() -> None:
-    for told in run_on_ranks(2, agreed_beside_exchanges):
-        assert told == [[1.0], [0.5], [0.0]]
+    for gradients in run_on_ranks(2, agreed_beside_exchanges):
+        assert gradients == [[1.0], [0.5], [0.0]]
 
 
 def test_ranks_with_different_earlier_groups_still_meet() -> None:
@@ -133,7 +133,9 @@ def test_no_exchange_begins_after_a_failure() -> None:
 
 
 def test_process_groups_are_created_only_for_used_steps() -> None:
-    options = [each for each in gpu_options() if all(step.routine is not Routine.BROADCAST for step in each)]
+    options = [
+        option for option in gpu_options() if all(step.routine is not Routine.BROADCAST for step in option)
+    ]
     assert steps_of([TWO_STEPS], PlacementShape(2, 2)) == {(Level.FLAT, False), (Level.FLAT, True)}
     assert len(steps_of(options, PlacementShape(2, 2))) == 6
     assert steps_of(options, PlacementShape(1, 1)) == set()

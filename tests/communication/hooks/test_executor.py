@@ -51,7 +51,7 @@ def sums_under_options(
     """On a rank: return for each case and some options the deviation of the sum, that of the mass, and the
     sum's digest. Each case begins with another option."""
     groups = PlacementGroups.open(shape)
-    found = {
+    results = {
         (name, elements): [
             _sum_under(option, the_codec(name), elements, groups, whole=name in LOSSLESS)
             for option in gpu_options()[number::stride]
@@ -59,7 +59,7 @@ def sums_under_options(
         for number, (name, elements) in enumerate(cases)
     }
     groups.close()
-    return found
+    return results
 
 
 def _sum_under(
@@ -74,9 +74,9 @@ def _sum_under(
     deviation = sums - torch.stack([gradient_of(rank, elements, whole=whole) for rank in ranks]).sum(dim=0)
     copies = {encoder.row for encoder in encoders(option, 0, elements, groups) if not encoder.first}
     left = torch.zeros(elements)
-    for kept in feedback.kept([[Segment("x", 0, elements)]], copies):
-        if kept.kind == RESIDUAL:
-            left[kept.start : kept.start + len(kept.values)] += kept.values
+    for piece in feedback.kept([[Segment("x", 0, elements)]], copies):
+        if piece.kind == RESIDUAL:
+            left[piece.start : piece.start + len(piece.values)] += piece.values
     dist.all_reduce(left)
     digest = hashlib.sha256(sums.numpy().tobytes()).hexdigest()
     return float(deviation.abs().max()), float((deviation + left).abs().max()), digest
@@ -104,7 +104,7 @@ def test_every_option_sums_gradients_on_all_ranks(
     results = run_on_ranks(4, sums_under_options, shape, cases, stride)
     for number, case in enumerate(cases):
         for option, *ranks in zip(
-            gpu_options()[number::stride], *(one[case] for one in results), strict=True
+            gpu_options()[number::stride], *(result[case] for result in results), strict=True
         ):
             code = option_code(option)
             assert len({digest for _, _, digest in ranks}) == 1, f"ranks differ under {code}"

@@ -78,8 +78,10 @@ def last_loss(codec: str, optimizer: str) -> float:
             losses.append(loss.item())
             gradient += rank.sent(loss, iteration)
         parameters = list(model.parameters())
-        for each, part in zip(parameters, gradient.split([one.numel() for one in parameters]), strict=True):
-            each.grad = part.view_as(each).clone()
+        for weight, part in zip(
+            parameters, gradient.split([parameter.numel() for parameter in parameters]), strict=True
+        ):
+            weight.grad = part.view_as(weight).clone()
         steps.step()
     return fmean(losses[-RANKS * ITERATIONS // 6 :])
 

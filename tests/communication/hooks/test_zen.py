@@ -90,18 +90,20 @@ def summed(shape: PlacementShape, width: int, sparse: bool) -> dict[str, float]:
             expected = own.clone()
             dist.all_reduce(expected)
             parameters = {tensor.name: nn.Parameter(torch.zeros(UNITS, width)) for tensor in plan.tensors}
-            for each in parameters.values():
-                each.grad = own.to_sparse(1) if sparse else own.clone()
+            for parameter in parameters.values():
+                parameter.grad = own.to_sparse(1) if sparse else own.clone()
             SparseGradients(parameters, plan, groups).after_backward()
-            for name, each in parameters.items():
-                assert each.grad is not None
-                assert each.grad.is_sparse == sparse
-                sums = each.grad.to_dense() * shape.workers
+            for name, parameter in parameters.items():
+                assert parameter.grad is not None
+                assert parameter.grad.is_sparse == sparse
+                sums = parameter.grad.to_dense() * shape.workers
                 key = f"{name} {whole}"
                 deviations[key] = max(deviations.get(key, 0.0), float((sums - expected).abs().max()))
-                everybody = [torch.empty_like(sums) for _ in range(shape.workers)]
-                dist.all_gather(everybody, sums)
-                assert all(torch.equal(one, sums) for one in everybody), f"{name}: other bits elsewhere"
+                gathered = [torch.empty_like(sums) for _ in range(shape.workers)]
+                dist.all_gather(gathered, sums)
+                assert all(torch.equal(rank_sums, sums) for rank_sums in gathered), (
+                    f"{name}: other bits elsewhere"
+                )
     groups.close()
     return deviations
 
@@ -109,7 +111,7 @@ def summed(shape: PlacementShape, width: int, sparse: bool) -> dict[str, float]:
 def counted(shape: PlacementShape) -> dict[str, Any]:
     """Return the bytes that this rank received and the imbalances by scheme, for tensors with an index per
     element."""
-    groups, found = PlacementGroups.open(shape), {}
+    groups, results = PlacementGroups.open(shape), {}
     ways = [("zen", "hash_bitmap"), ("zen", "coo"), ("agsparse", "coo"), ("sparcml", "coo")]
     for scheme, pull in [*ways, ("sparse_ps", "coo")]:
         parameter = nn.Parameter(torch.zeros(UNITS))
@@ -118,15 +120,15 @@ def counted(shape: PlacementShape) -> dict[str, Any]:
         synchroniser = SparseGradients({"t": parameter}, plan, groups)
         synchroniser.after_backward()
         measured = synchroniser.measures
-        found[f"{scheme} {pull}"] = (
+        results[f"{scheme} {pull}"] = (
             measured.received_bytes,
             measured.push_imbalance,
             measured.pull_imbalance,
             measured.densities["t"],
         )
-    found["gradient"] = gradient(dist.get_rank(), 7, 1, whole=True).flatten().numpy()
+    results["gradient"] = gradient(dist.get_rank(), 7, 1, whole=True).flatten().numpy()
     groups.close()
-    return found
+    return results
 
 
 def at_the_edges() -> None:
@@ -142,7 +144,7 @@ def at_the_edges() -> None:
     parameters["nan"].grad = torch.tensor([float("nan") if dist.get_rank() else 0.0])
     plan = zen_orders_from_message(message(shape, *tensors))
     SparseGradients(parameters, plan, groups).after_backward()
-    grads = {name: each.grad for name, each in parameters.items()}
+    grads = {name: parameter.grad for name, parameter in parameters.items()}
     assert [str(grads[name]) for name in ("one", "zeros", "nan", "unused")] == [
         "tensor([1.5000])",
         "tensor([0.])",
@@ -166,16 +168,16 @@ def at_the_edges() -> None:
     ids=str,
 )
 def test_every_scheme_sums_exactly(shape: PlacementShape, width: int, sparse: bool) -> None:
-    for found in run_on_ranks(shape.workers, summed, shape, width, sparse):
-        assert len(found) == 2 * len(all_ways(width))
-        for way, deviation in found.items():
+    for deviations in run_on_ranks(shape.workers, summed, shape, width, sparse):
+        assert len(deviations) == 2 * len(all_ways(width))
+        for way, deviation in deviations.items():
             assert deviation <= (0.0 if way.endswith("True") and shape.workers != 3 else 2e-6), way
 
 
 def test_bytes_on_the_wire_equal_the_reference_exchanges() -> None:
     shape, count = PlacementShape(1, 4), 4
     ranks = run_on_ranks(count, counted, shape)
-    gradients = [each["gradient"] for each in ranks]
+    gradients = [result["gradient"] for result in ranks]
     for way, reference, tables in (
         ("zen hash_bitmap", zen_exchange(gradients, HASHES, Format.HASH_BITMAP), count + 2),
         ("zen coo", zen_exchange(gradients, HASHES, Format.COO), count + 2),
@@ -185,10 +187,10 @@ def test_bytes_on_the_wire_equal_the_reference_exchanges() -> None:
     ):
         expected = padded(reference) if way != "sparcml coo" else reference.received_bytes
         if way == "agsparse coo":
-            longest = max(8 * int(np.count_nonzero(each)) for each in gradients)
+            longest = max(8 * int(np.count_nonzero(values)) for values in gradients)
             expected = (3 * longest,) * count
-        for rank, each in enumerate(ranks):
-            received, push, pull, density = each[way]
+        for rank, result in enumerate(ranks):
+            received, push, pull, density = result[way]
             assert received - 8 * (count - 1) * tables == expected[rank], way
             assert density == np.count_nonzero(gradients[rank]) / UNITS
             if way in ("sparcml coo", "agsparse coo"):
@@ -200,7 +202,7 @@ def test_bytes_on_the_wire_equal_the_reference_exchanges() -> None:
 
 def fullest_over_mean(way: str, gradients: list[Any]) -> float:
     """Return the fullest server's received indices over the mean."""
-    indices = np.concatenate([nonzero_indices(each) for each in gradients])
+    indices = np.concatenate([nonzero_indices(values) for values in gradients])
     parts = len(gradients)
     runs = contiguous_parts(indices, UNITS, parts)
     part = runs if way.startswith("sparse_ps") else HASHES.partition(indices, parts)
@@ -212,7 +214,7 @@ def padded(reference: Exchanged) -> tuple[int, ...]:
     """Return the bytes by worker if each server's answer is as long as the longest."""
     others = len(reference.pull_bytes) - 1
     whole = sum(reference.pull_bytes) // others
-    longest = max(whole - each for each in reference.pull_bytes)
+    longest = max(whole - pulled for pulled in reference.pull_bytes)
     return tuple(push + others * longest for push in reference.push_bytes)
 
 

@@ -35,8 +35,8 @@ def order(record: SampleRecord, curriculum: Curriculum) -> list[int]:
 
 def test_w5_orders():
     record = five_samples()
-    found = cosine_similarity(record.complexity, 1)
-    assert found == pytest.approx([0.816497, 1.0, 0.886405, 0.0, 0.942809], abs=1e-6)
+    similarity = cosine_similarity(record.complexity, 1)
+    assert similarity == pytest.approx([0.816497, 1.0, 0.886405, 0.0, 0.942809], abs=1e-6)
     assert order(record, COSINE) == [1, 4, 2, 0, 3]
     assert order(record, MAGNITUDE) == [1, 4, 3, 0, 2]
 
@@ -74,12 +74,12 @@ def test_each_layer_counts_its_own_tokens():
 
 @given(records(), st.sampled_from(Curriculum))
 def test_order_is_a_permutation_with_unknown_samples_last(record, curriculum):
-    found = order_samples(record, curriculum)
-    assert sorted(found.tolist()) == list(range(len(record.tokens)))
-    is_recorded = (record.tokens > 0).any(axis=1)[found]
+    ordered = order_samples(record, curriculum)
+    assert sorted(ordered.tolist()) == list(range(len(record.tokens)))
+    is_recorded = (record.tokens > 0).any(axis=1)[ordered]
     assert (np.diff(is_recorded.astype(int)) <= 0).all()
-    assert (np.diff(found[~is_recorded]) > 0).all()
-    known, shares = found[is_recorded], record.complexity
+    assert (np.diff(ordered[~is_recorded]) > 0).all()
+    known, shares = ordered[is_recorded], record.complexity
     counts = record.two_expert_tokens.sum(axis=1)
     if curriculum is COSINE and len(known) and counts[known].all():
         assert known[0] == min(known, key=lambda sample: (counts[sample], sample))
@@ -90,9 +90,9 @@ def test_order_is_a_permutation_with_unknown_samples_last(record, curriculum):
 
 @given(st.integers(0, 60), st.integers(1, 4), st.integers(1, 5))
 def test_consecutive_samples_go_to_the_same_rank(samples, ranks, each):
-    found = deal(np.arange(samples), ranks, each)
-    assert found.shape == (samples // (ranks * each), ranks, each)
-    assert found.reshape(-1).tolist() == list(range(found.size))
+    dealt = deal(np.arange(samples), ranks, each)
+    assert dealt.shape == (samples // (ranks * each), ranks, each)
+    assert dealt.reshape(-1).tolist() == list(range(dealt.size))
 
 
 def test_wrong_records_and_deals_are_refused():

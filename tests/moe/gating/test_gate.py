@@ -68,8 +68,8 @@ def test_w1_decisions():
     ],
 )
 def test_w1_experts_by_threshold(threshold, experts):
-    found = decide(tokens(), threshold).has_two
-    assert "".join("2" if two else "1" for two in found) == experts
+    has_two = decide(tokens(), threshold).has_two
+    assert "".join("2" if two else "1" for two in has_two) == experts
 
 
 def test_w1_margin_of_the_best_two_is_stricter():
@@ -80,10 +80,10 @@ def test_w1_margin_of_the_best_two_is_stricter():
 
 
 def test_w2_logits():
-    found = softmax(np.array([[2.0, 1.5, 0.0, -1.0]]))
-    assert found[0] == pytest.approx((0.558144, 0.338531, 0.075537, 0.027788), abs=1e-6)
-    assert decide(found, 0.1).margin[0] == pytest.approx(0.219612, abs=1e-6)
-    assert [decide(found, threshold).has_two[0] for threshold in (0.1, 0.2, 0.3)] == [False, False, True]
+    shares = softmax(np.array([[2.0, 1.5, 0.0, -1.0]]))
+    assert shares[0] == pytest.approx((0.558144, 0.338531, 0.075537, 0.027788), abs=1e-6)
+    assert decide(shares, 0.1).margin[0] == pytest.approx(0.219612, abs=1e-6)
+    assert [decide(shares, threshold).has_two[0] for threshold in (0.1, 0.2, 0.3)] == [False, False, True]
 
 
 @pytest.mark.parametrize("margin", Margin)

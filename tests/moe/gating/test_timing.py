@@ -103,26 +103,26 @@ SETTINGS = {
 
 
 def simulate(name: str, waiting: Waiting = Waiting.SLOWEST):
-    (mean, concentration, layers, each, moe_share), _ = SETTINGS[name]
+    (mean, concentration, layers, rank_samples, moe_share), _ = SETTINGS[name]
     population = SamplePopulation(mean, concentration, layers)
-    return simulate_orders(population, moe_share=moe_share, samples_per_rank=each, waiting=waiting)
+    return simulate_orders(population, moe_share=moe_share, samples_per_rank=rank_samples, waiting=waiting)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_times_equal_those_of_the_reference_program(name):
-    found = simulate(name)
-    assert (found.random, found.cosine, found.magnitude) == pytest.approx(SETTINGS[name][1], abs=0.005)
-    assert found.magnitude < found.cosine < found.random
+    times = simulate(name)
+    assert (times.random, times.cosine, times.magnitude) == pytest.approx(SETTINGS[name][1], abs=0.005)
+    assert times.magnitude < times.cosine < times.random
 
 
 def test_inflation_is_the_extra_time_of_the_random_order():
     times = OrderTimes(random=0.9, cosine=0.8, magnitude=0.75)
-    assert [times.inflation(each) for each in Curriculum] == pytest.approx([0.125, 0.2])
+    assert [times.inflation(curriculum) for curriculum in Curriculum] == pytest.approx([0.125, 0.2])
 
 
 def test_order_saves_time_only_through_the_slowest_rank():
-    found = simulate("usual", Waiting.MEAN)
-    assert (found.random, found.cosine, found.magnitude) == pytest.approx((0.773, 0.773, 0.772), abs=1e-3)
+    times = simulate("usual", Waiting.MEAN)
+    assert (times.random, times.cosine, times.magnitude) == pytest.approx((0.773, 0.773, 0.772), abs=1e-3)
 
 
 def test_gains_grow_with_heterogeneity_and_small_batches():

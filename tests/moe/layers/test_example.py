@@ -33,15 +33,15 @@ def test_example_learns_both_languages(example: Any, gate: str) -> None:
         optimizer.zero_grad()
     model.eval()
     with torch.no_grad():
-        found = function.evaluate(model)
+        evaluation = function.evaluate(model)
     # Uniform guesses give log(38) = 3.6.
-    assert found["easy_loss"] < 2.2
-    assert found["hard_loss"] < 3.1
+    assert evaluation["easy_loss"] < 2.2
+    assert evaluation["hard_loss"] < 3.1
     assert (gate == "dense") == (metrics["cross_entropy"] == loss)
     if gate == "top2":
-        assert found["easy_two_expert_share"] == found["hard_two_expert_share"] == 1
+        assert evaluation["easy_two_expert_share"] == evaluation["hard_two_expert_share"] == 1
     if gate == "adaptive":
-        assert 0 < found["hard_two_expert_share"] < 1
+        assert 0 < evaluation["hard_two_expert_share"] < 1
 
 
 def test_brackets_close_in_order(example: Any) -> None:

@@ -31,9 +31,9 @@ def test_a_written_file_is_read(tmp_path: Path) -> None:
         kind = path_type((experts, 2))
         written = ExpertPaths(("a", "b"), (experts, 2), torch.tensor([[experts - 1, 1]]).to(kind))
         write_expert_paths(written, file)
-        found = read_expert_paths(file)
-        assert (found.layers, found.experts) == (written.layers, written.experts)
-        assert found.paths.tolist() == [[experts - 1, 1]]
+        stored = read_expert_paths(file)
+        assert (stored.layers, stored.experts) == (written.layers, written.experts)
+        assert stored.paths.tolist() == [[experts - 1, 1]]
 
 
 def test_only_the_paths_themselves_are_written(tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ def test_probabilities_are_a_softmax_over_all_experts() -> None:
     probabilities = gate_probabilities(torch.tensor([[2, 1.5, 0, -1]]), torch.eye(4))
     expected = torch.tensor([[0.558144, 0.338531, 0.075537, 0.027788]])
     torch.testing.assert_close(probabilities, expected, atol=1e-6, rtol=0)
-    numbers = [len(chosen_experts(Adaptive(each).route(probabilities))[0]) for each in (0.1, 0.2, 0.3)]
+    numbers = [
+        len(chosen_experts(Adaptive(threshold).route(probabilities))[0]) for threshold in (0.1, 0.2, 0.3)
+    ]
     assert numbers == [1, 1, 2]
 
 

@@ -119,13 +119,13 @@ def run_in_one_process(case: Case) -> dict[str, Any]:
 
 
 def run_on_this_rank(cases: list[Case]) -> list[dict[str, Any] | None]:
-    found: list[dict[str, Any] | None] = []
+    results: list[dict[str, Any] | None] = []
     sizes = sorted({len(case.shares) for case in cases})
     groups = {ranks: dist.new_group(list(range(ranks))) for ranks in sizes}
     rank = dist.get_rank()
     for case in cases:
         if rank >= len(case.shares):
-            found.append(None)
+            results.append(None)
             continue
         layer = build_layer(case)
         tokens, size = build_tokens(case, layer), case.shares[rank]
@@ -135,8 +135,8 @@ def run_on_this_rank(cases: list[Case]) -> list[dict[str, Any] | None]:
             exchange.share = size / SAMPLES
         # As in the runtime, a rank without samples computes one of weight 0.
         own = tokens[first : first + size] if size else tokens[:1]
-        found.append(run(case, layer, own.clone(), weight=size / SAMPLES))
-    return found
+        results.append(run(case, layer, own.clone(), weight=size / SAMPLES))
+    return results
 
 
 def assert_same(case: Case, ranks: list[dict[str, Any]]) -> None:
@@ -147,16 +147,16 @@ def assert_same(case: Case, ranks: list[dict[str, Any]]) -> None:
     def compare(found: Any, expected: Any) -> None:
         torch.testing.assert_close(found, expected, **tolerance)
 
-    busy = [each for each, share in zip(ranks, case.shares, strict=True) if share]
-    compare(torch.cat([each["output"] for each in busy]), alone["output"])
-    compare(sum(each["loss"] for each in ranks), alone["loss"])
+    busy = [result for result, share in zip(ranks, case.shares, strict=True) if share]
+    compare(torch.cat([result["output"] for result in busy]), alone["output"])
+    compare(sum(result["loss"] for result in ranks), alone["loss"])
     if case.has_token_gradients:
-        compare(torch.cat([each["tokens"] for each in busy]), alone["tokens"])
+        compare(torch.cat([result["tokens"] for result in busy]), alone["tokens"])
     for name, expected in alone["gradients"].items():
         hosts: tuple[int, ...] = tuple(range(len(ranks)))
         if name.startswith("experts."):
             hosts = case.placement.hosts[int(name.split(".")[1])]
-        parts = {rank: each["gradients"][name] for rank, each in enumerate(ranks)}
+        parts = {rank: result["gradients"][name] for rank, result in enumerate(ranks)}
         assert all(parts[rank] is None for rank in parts if rank not in hosts)
         if expected is None:
             assert all(part is None for part in parts.values())
@@ -168,8 +168,8 @@ def assert_same(case: Case, ranks: list[dict[str, Any]]) -> None:
         assert not expected_counts.rows[:2].any()
     if case.single:
         assert expected_counts.multi_expert_tokens == len(case.double) * TOKENS
-    for each in ranks:
-        counts = each["counts"]
+    for result in ranks:
+        counts = result["counts"]
         assert torch.equal(counts.rows, expected_counts.rows)
         assert torch.equal(counts.dropped, expected_counts.dropped)
         assert counts.tokens == expected_counts.tokens
@@ -178,9 +178,9 @@ def assert_same(case: Case, ranks: list[dict[str, Any]]) -> None:
 
 def test_ranks_compute_what_one_process_computes() -> None:
     by_rank = run_on_ranks(4, run_on_this_rank, list(CASES.values()))
-    for (name, case), found in zip(CASES.items(), zip(*by_rank, strict=True), strict=True):
+    for (name, case), results in zip(CASES.items(), zip(*by_rank, strict=True), strict=True):
         try:
-            assert_same(case, [each for each in found if each is not None])
+            assert_same(case, [result for result in results if result is not None])
         except AssertionError as error:
             error.add_note(f"case: {name}")
             raise
@@ -192,7 +192,7 @@ def test_sixteen_experts_compute_on_any_number_of_ranks(ranks: int) -> None:
     """Some ranks have tokens of one expert only, others of two only, or no row of an expert."""
     shares = (SAMPLES // ranks,) * ranks
     case = Case(shares, experts=16, single=(0, 1, 2, 3), double=(4, 5, 6, 7))
-    assert_same(case, [found for (found,) in run_on_ranks(ranks, run_on_this_rank, [case])])
+    assert_same(case, [result for (result,) in run_on_ranks(ranks, run_on_this_rank, [case])])
 
 
 def count_sent_bytes(gates: list[Gate]) -> list[tuple[list[int], int, float]]:
@@ -205,7 +205,7 @@ def count_sent_bytes(gates: list[Gate]) -> list[tuple[list[int], int, float]]:
         sent.append(rows.nbytes)
         all_to_all(output, rows, *arguments, **options)
 
-    found = []
+    by_gate = []
     dist.all_to_all_single = count
     for gate in gates:
         case = Case((4, 4), gate)
@@ -213,16 +213,16 @@ def count_sent_bytes(gates: list[Gate]) -> list[tuple[list[int], int, float]]:
         layer.exchange = GroupExchange(case.placement)
         first = 4 * dist.get_rank()
         counts = run(case, layer, build_tokens(case, layer)[first : first + 4], weight=0.5)["counts"]
-        found.append((list(sent), int(counts.rows.sum()), counts.two_expert_share))
+        by_gate.append((list(sent), int(counts.rows.sum()), counts.two_expert_share))
         sent.clear()
-    return found
+    return by_gate
 
 
 def test_bytes_sent_are_those_of_the_rows() -> None:
     by_rank = run_on_ranks(2, count_sent_bytes, [Adaptive(0.1), TopK(2)])
     totals = []
     for by_gate in zip(*by_rank, strict=True):
-        sent = [sum(ranks) for ranks in zip(*(each[0] for each in by_gate), strict=True)]
+        sent = [sum(ranks) for ranks in zip(*(rank_counts[0] for rank_counts in by_gate), strict=True)]
         # There and back, forward and backward.
         assert sent == [by_gate[0][1] * WIDTH * 4] * 4
         totals.append(sent[0])
@@ -245,7 +245,7 @@ def raise_on_each_rank() -> str:
 
 
 def test_gate_that_is_not_finite_on_one_rank_stops_all() -> None:
-    assert all("not finite for 1 of 4 tokens" in each for each in run_on_ranks(2, raise_on_each_rank))
+    assert all("not finite for 1 of 4 tokens" in message for message in run_on_ranks(2, raise_on_each_rank))
 
 
 def test_placement_with_impossible_hosts_is_refused() -> None:

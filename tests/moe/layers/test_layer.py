@@ -29,9 +29,9 @@ def build_tokens(*shape: int) -> Tensor:
 
 
 def gradients_of(module: nn.Module) -> dict[str, Tensor]:
-    found = {name: parameter.grad for name, parameter in module.named_parameters()}
+    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
     module.zero_grad()
-    return {name: gradient for name, gradient in found.items() if gradient is not None}
+    return {name: gradient for name, gradient in gradients.items() if gradient is not None}
 
 
 def test_output_is_the_weighted_sum_of_the_chosen_experts() -> None:
@@ -270,12 +270,12 @@ def test_compiled_model_computes_the_same() -> None:
     compiled = torch.compile(model, backend="eager")
     for samples in (3, 4):
         tokens = build_tokens(samples, 5)
-        found = []
+        computed = []
         for form in (model, compiled):
             output = form(tokens)
             (output.sum() + balance_loss(form)).backward()
-            found.append((output.detach(), gradients_of(model), routing_counts(form).popitem()[1].tokens))
-        torch.testing.assert_close(found[0], found[1])
+            computed.append((output.detach(), gradients_of(model), routing_counts(form).popitem()[1].tokens))
+        torch.testing.assert_close(computed[0], computed[1])
 
 
 def test_copy_has_no_losses_of_the_original() -> None:

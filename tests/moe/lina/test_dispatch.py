@@ -15,17 +15,17 @@ TWO_REPLICAS = place_experts(np.array([2.0, 0]), 2)
 
 
 def test_v6_three_experts():
-    found = quotas(np.array([1, 2, 3]), place_experts(np.array([0.5, 1.25, 1.25]), 3))
-    assert found[:, 1].tolist() == [2, 0, 0]
-    assert found[:, 2].tolist() == [0, 2, 1]
-    assert found.sum(axis=1).tolist() == [2, 2, 2]
+    tokens = quotas(np.array([1, 2, 3]), place_experts(np.array([0.5, 1.25, 1.25]), 3))
+    assert tokens[:, 1].tolist() == [2, 0, 0]
+    assert tokens[:, 2].tolist() == [0, 2, 1]
+    assert tokens.sum(axis=1).tolist() == [2, 2, 2]
 
 
 def test_v6_eight_devices():
     placement = place_experts(np.array([2.4, 0.7, 0.5, 0.3, 0, 0, 0, 0]), 8)
-    found = quotas(np.array([30, 9, 6, 4, 1, 1, 1, 4]), placement)
-    assert [found[device, 0] for device in (0, 1, 3)] == [13, 12, 5]
-    assert found.sum(axis=1).tolist() == [13, 12, 13, 11, 1, 1, 1, 4]
+    tokens = quotas(np.array([30, 9, 6, 4, 1, 1, 1, 4]), placement)
+    assert [tokens[device, 0] for device in (0, 1, 3)] == [13, 12, 5]
+    assert tokens.sum(axis=1).tolist() == [13, 12, 13, 11, 1, 1, 1, 4]
 
 
 @given(placements(), st.booleans())
@@ -37,10 +37,10 @@ def test_no_token_is_lost_and_each_reaches_a_host(drawn, prefers_local):
     known = dispatch(counts, placement, prefers_local=prefers_local)
     assert (known.sum(axis=1) == counts).all()
     assert not known.sum(axis=0)[~placement.hosted].any()
-    found = quotas(counts.sum(axis=0), placement)
-    assert (known.sum(axis=0) == found).all()
+    quota = quotas(counts.sum(axis=0), placement)
+    assert (known.sum(axis=0) == quota).all()
     exact = counts.sum(axis=0) * placement.weights / placement.weights.sum(axis=0)
-    assert abs(found - exact).max() < 1 + 1e-6
+    assert abs(quota - exact).max() < 1 + 1e-6
     experts = generator.permutation(np.repeat(np.arange(len(demands)), counts[0]))
     received = np.zeros_like(known[0])
     np.add.at(received, (token_devices(experts, known[0]), experts), 1)

@@ -17,16 +17,16 @@ BATCH = np.array([(0, 1)] * 3 + [(1, 1)] * 2 + [(0, 2)])
 
 
 def test_v5_distributions_after_seen_paths():
-    found = PROFILE.distributions(2, np.array([(0, 1), (0, 2), (1, 1)]))
-    assert found == pytest.approx(np.array([[1 / 3, 0, 2 / 3], [0, 1, 0], [0, 3 / 4, 1 / 4]]))
+    distributions = PROFILE.distributions(2, np.array([(0, 1), (0, 2), (1, 1)]))
+    assert distributions == pytest.approx(np.array([[1 / 3, 0, 2 / 3], [0, 1, 0], [0, 3 / 4, 1 / 4]]))
 
 
 def test_v5_unseen_paths_back_off_to_suffix_then_layer():
-    found = PROFILE.distributions(2, np.array([(2, 1), (2, 0)]))
-    assert found == pytest.approx(np.array([[1 / 7, 3 / 7, 3 / 7], [1 / 8, 1 / 2, 3 / 8]]))
+    distributions = PROFILE.distributions(2, np.array([(2, 1), (2, 0)]))
+    assert distributions == pytest.approx(np.array([[1 / 7, 3 / 7, 3 / 7], [1 / 8, 1 / 2, 3 / 8]]))
     # Experts 1 and 2 tie: the lower one is kept.
-    kept = estimate_popularity(PROFILE, 2, np.array([(2, 1)]), estimate=Estimate.LITERAL)
-    assert kept.expected == pytest.approx([0, 3 / 7, 0])
+    popularity = estimate_popularity(PROFILE, 2, np.array([(2, 1)]), estimate=Estimate.LITERAL)
+    assert popularity.expected == pytest.approx([0, 3 / 7, 0])
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_v5_unseen_paths_back_off_to_suffix_then_layer():
     ],
 )
 def test_v5_popularity(estimate, shares, demands):
-    found = estimate_popularity(PROFILE, 2, BATCH, estimate=estimate)
-    assert found.shares == pytest.approx(shares, abs=1e-5)
-    assert found.demands(3) == pytest.approx(demands)
+    popularity = estimate_popularity(PROFILE, 2, BATCH, estimate=estimate)
+    assert popularity.shares == pytest.approx(shares, abs=1e-5)
+    assert popularity.demands(3) == pytest.approx(demands)
 
 
 CHOICES = st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=12)
@@ -53,10 +53,10 @@ def test_estimates_of_devices_add_up(seen, batch, cuts, estimate, experts_per_to
     profile = profile_paths(np.array(seen), (3, 3, 3), 2)
     paths = np.array(batch)[:, :2]
     parts = np.split(paths, sorted(cuts))
-    found = [estimate_popularity(profile, 2, part, experts_per_token, estimate) for part in parts]
+    estimates = [estimate_popularity(profile, 2, part, experts_per_token, estimate) for part in parts]
     whole = estimate_popularity(profile, 2, paths, experts_per_token, estimate)
-    assert sum(each.tokens for each in found) == whole.tokens == len(batch)
-    assert sum(each.expected for each in found) == pytest.approx(whole.expected)
+    assert sum(estimated.tokens for estimated in estimates) == whole.tokens == len(batch)
+    assert sum(estimated.expected for estimated in estimates) == pytest.approx(whole.expected)
     if estimate is not Estimate.LITERAL:
         assert whole.shares.sum() == pytest.approx(1)
 
@@ -64,18 +64,20 @@ def test_estimates_of_devices_add_up(seen, batch, cuts, estimate, experts_per_to
 @given(CHOICES, CHOICES)
 def test_distributions_are_those_of_a_plain_count(seen, batch):
     profile = profile_paths(np.array(seen), (3, 3, 3), 2)
-    found = profile.distributions(2, np.array(batch)[:, :2])
-    for row, (older, newer, _) in zip(found, batch, strict=True):
+    distributions = profile.distributions(2, np.array(batch)[:, :2])
+    for row, (older, newer, _) in zip(distributions, batch, strict=True):
         suffixes = [(older, newer), (newer,), ()]
-        known = [[each[2] for each in seen if each[2 - len(path) : 2] == path] for path in suffixes]
-        following = next(each for each in known if each)
+        known = [
+            [seen_path[2] for seen_path in seen if seen_path[2 - len(path) : 2] == path] for path in suffixes
+        ]
+        following = next(experts for experts in known if experts)
         assert row == pytest.approx(np.bincount(following, minlength=3) / len(following))
 
 
 def test_layers_may_have_unequal_numbers_of_experts():
     profile = profile_paths(np.array([(4, 1, 2), (4, 0, 2), (0, 1, 0)]), (5, 2, 3), 2)
-    found = profile.distributions(2, np.array([(4, 1), (3, 1), (4, 0)]))
-    assert found == pytest.approx(np.array([[0, 0, 1], [1 / 2, 0, 1 / 2], [0, 0, 1]]))
+    distributions = profile.distributions(2, np.array([(4, 1), (3, 1), (4, 0)]))
+    assert distributions == pytest.approx(np.array([[0, 0, 1], [1 / 2, 0, 1 / 2], [0, 0, 1]]))
 
 
 def test_first_layers_and_unseen_layers_have_no_estimate():

@@ -94,7 +94,9 @@ def run_two_ranks(mode: Mode, *arrivals: list[MicroOperation]) -> bool:
                 progressed = True
                 if rank is ranks[0]:
                     ranks[1].follow(launched)
-        for ended in [each for each in ranks[0].running if each in ranks[1].running]:
+        for ended in [
+            micro_operation for micro_operation in ranks[0].running if micro_operation in ranks[1].running
+        ]:
             for rank in ranks:
                 rank.end(ended)
             progressed = True
@@ -151,16 +153,16 @@ class Checked:
         scheduler = self.scheduler
         before, waited = list(scheduler.running), scheduler.waiting(A2A)
         now = scheduler.launch()
-        for each in now:
-            self.launched[each.traffic].append(each)
-        if AR in {each.traffic for each in now}:
+        for micro_operation in now:
+            self.launched[micro_operation.traffic].append(micro_operation)
+        if AR in {micro_operation.traffic for micro_operation in now}:
             assert len(now) == 1
             assert not before
             assert not waited
             assert not scheduler.hold
         if waited and (self.mode is Mode.BOUNDED_OVERLAP or not before):
             assert now[0] == waited[0]
-        running = [each.traffic for each in scheduler.running]
+        running = [micro_operation.traffic for micro_operation in scheduler.running]
         assert running.count(AR) <= 1
         assert self.mode is Mode.BOUNDED_OVERLAP or len(running) <= 1
         # Work conserving: the link is idle only if nothing may be launched.

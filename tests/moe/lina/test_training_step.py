@@ -131,7 +131,7 @@ CAL_1 = {
 def gains(model: StepModel, experts: int) -> list[float]:
     """Over the baseline: fixed, priority, partition, pipelining, and Lina with a packing factor of 2."""
     baseline = simulate_step(model, experts, BASELINE).total
-    steps = [simulate_step(model, experts, each) for each in (FIXED, PRIORITY, PARTITION, PIPELINING)]
+    steps = [simulate_step(model, experts, schedule) for schedule in (FIXED, PRIORITY, PARTITION, PIPELINING)]
     steps.append(simulate_step(model, experts // 2, PIPELINING, is_packed=True))
     return [baseline / step.total for step in steps]
 
@@ -140,10 +140,10 @@ def gains(model: StepModel, experts: int) -> list[float]:
 def test_calibrated_model_has_the_ratios_of_its_table(experts):
     total, ratios, all_to_all, slow_down = CAL_1[experts]
     baseline = simulate_step(CALIBRATED, experts, BASELINE)
-    found = gains(CALIBRATED, experts)
+    speedups = gains(CALIBRATED, experts)
     assert baseline.total == pytest.approx(total, abs=0.01)
-    assert found == pytest.approx(ratios, abs=0.01)
-    assert 1 < found[0] < found[1] < found[2] < found[3] <= found[4]
+    assert speedups == pytest.approx(ratios, abs=0.01)
+    assert 1 < speedups[0] < speedups[1] < speedups[2] < speedups[3] <= speedups[4]
     assert sum(baseline.slow_downs) / len(baseline.slow_downs) == pytest.approx(slow_down, abs=0.01)
     lina = simulate_step(CALIBRATED, experts // 2, PIPELINING, is_packed=True)
     ratio = baseline.all_to_all / lina.all_to_all if lina.all_to_all else None

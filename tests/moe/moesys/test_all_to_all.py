@@ -129,8 +129,8 @@ def test_hierarchical_and_flat_give_the_same_rows(shape, seed, most):
     counts = chance.integers(0, most + 1, (servers * ranks, servers * ranks))
     rows = [chance.standard_normal((count, 3)) for count in counts.sum(axis=1)]
     flat, hierarchical = flat_exchange(rows, counts), hierarchical_exchange(rows, counts, ranks)
-    for one, other in zip(flat, hierarchical, strict=True):
-        assert np.array_equal(one, other)
+    for flat_rows, hierarchical_rows in zip(flat, hierarchical, strict=True):
+        assert np.array_equal(flat_rows, hierarchical_rows)
     steps = [exchange_steps(counts, rank, ranks) for rank in range(len(counts))]
     # Sent and received splits agree in both phases.
     for rank, step in enumerate(steps):

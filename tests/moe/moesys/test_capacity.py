@@ -55,33 +55,33 @@ def test_t1_sizes_are_those_of_table_2(experts, sparse, billions, published):
     ],
 )
 def test_v1_fewest_devices_of_the_207_billion_model(alpha, gpu, cpu, devices, by_tier, binding):
-    found = fit(EXPERTS_128, SERVER, strict(alpha))
-    assert [found.needed_bytes[tier] / GB for tier in Tier] == pytest.approx([gpu, cpu, 2473.901], abs=5e-4)
-    assert (found.devices, found.binding) == (devices, binding)
-    assert tuple(found.by_tier.values()) == by_tier
+    fitted = fit(EXPERTS_128, SERVER, strict(alpha))
+    assert [fitted.needed_bytes[tier] / GB for tier in Tier] == pytest.approx([gpu, cpu, 2473.901], abs=5e-4)
+    assert (fitted.devices, fitted.binding) == (devices, binding)
+    assert tuple(fitted.by_tier.values()) == by_tier
 
 
 def test_v1_a_small_disk_binds():
-    found = fit(EXPERTS_128, replace(SERVER, ssd_bytes=2000 * GB), strict(0.25))
-    assert (found.devices, found.binding) == (2, Tier.SSD)
+    fitted = fit(EXPERTS_128, replace(SERVER, ssd_bytes=2000 * GB), strict(0.25))
+    assert (fitted.devices, fitted.binding) == (2, Tier.SSD)
 
 
 def test_v1_on_gpus_alone_six_devices_are_needed():
-    found = fit(EXPERTS_128, SERVER, strict(1.0), ONLY_GPUS)
-    assert found.needed_bytes[Tier.GPU] / GB == pytest.approx(3314.717, abs=5e-4)
-    assert (found.devices, found.binding) == (6, Tier.GPU)
+    fitted = fit(EXPERTS_128, SERVER, strict(1.0), ONLY_GPUS)
+    assert fitted.needed_bytes[Tier.GPU] / GB == pytest.approx(3314.717, abs=5e-4)
+    assert (fitted.devices, fitted.binding) == (6, Tier.GPU)
 
 
 @pytest.mark.parametrize(("alpha", "gpus"), [(0.25, 8), (1.0, 32)])
 def test_tiers_lower_the_gpus_of_the_207_billion_model(alpha, gpus):
-    found = fit(EXPERTS_128, SERVER, TrainingDemands(alpha=alpha, activation_bytes=12.4 * GB))
-    assert found.devices is not None
-    assert found.devices * SERVER.gpus == gpus
+    fitted = fit(EXPERTS_128, SERVER, TrainingDemands(alpha=alpha, activation_bytes=12.4 * GB))
+    assert fitted.devices is not None
+    assert fitted.devices * SERVER.gpus == gpus
 
 
 def test_activations_alone_can_exceed_any_number_of_devices():
-    found = fit(EXPERTS_128, SERVER, TrainingDemands(activation_bytes=81 * GB))
-    assert (found.devices, found.binding) == (None, Tier.GPU)
+    fitted = fit(EXPERTS_128, SERVER, TrainingDemands(activation_bytes=81 * GB))
+    assert (fitted.devices, fitted.binding) == (None, Tier.GPU)
 
 
 @pytest.mark.parametrize("experts", [8, 16, 32, 64, 128])
@@ -143,11 +143,11 @@ def test_the_corrected_form_never_needs_less_than_the_paper(sizes, device, alpha
 @settings(max_examples=30)
 @given(SIZES, DEVICES, SHARES)
 def test_the_published_form_is_three_quotients(sizes, device, alpha):
-    found = fit(sizes, device, strict(alpha))
+    fitted = fit(sizes, device, strict(alpha))
     on_gpu = 16 * sizes.dense + 4 * alpha * sizes.sparse / sizes.layers
     needed = (on_gpu, 16 * alpha * sizes.sparse, 12 * sizes.sparse)
     for tier, bytes_ in zip(Tier, needed, strict=True):
-        devices = found.by_tier[tier]
+        devices = fitted.by_tier[tier]
         assert devices is not None
         assert devices == pytest.approx(max(1, ceil(bytes_ / device.of(tier))), abs=1 if bytes_ else 0)
         assert bytes_ <= device.of(tier) * devices * (1 + 1e-12)

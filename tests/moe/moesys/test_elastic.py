@@ -218,7 +218,7 @@ def test_one_gpu_more_never_makes_steps_longer(batches, budget):
     st.floats(0, 5),
 )
 def test_counted_gpus_are_those_of_the_plans(drawn, quotas, expert_bytes):
-    tasks = [Task(*each) for each in drawn]
+    tasks = [Task(*fields) for fields in drawn]
     memory = RankMemory(capacity_bytes=70, expert_bytes=expert_bytes, sample_bytes=1)
     counted = count_gpus(tasks, np.array(quotas), memory)
     plans = [plan_with_quota(tasks, quota, memory) for quota in quotas]

@@ -40,9 +40,9 @@ def partitioned_gradient(rows: int, ids: list[NDArray[np.int64]], upstream: list
 
 def test_v7_partitioned_lookup_and_gradient() -> None:
     table = np.arange(48, dtype=np.float64).reshape(6, 8)
-    ids = [np.array(each) for each in ([1, 3], [0, 5], [2, 2], [4, 1])]
-    for rows, wanted in zip(partitioned_lookup(table, ids), ids, strict=True):
-        assert (rows == table[wanted]).all()
+    ids = [np.array(numbers) for numbers in ([1, 3], [0, 5], [2, 2], [4, 1])]
+    for rows, row_ids in zip(partitioned_lookup(table, ids), ids, strict=True):
+        assert (rows == table[row_ids]).all()
     upstream = [np.full((2, 8), worker + 1.0) for worker in range(4)]
     gradient = np.concatenate(partitioned_gradient(6, ids, upstream), axis=1)
     assert (gradient == np.array([0.5, 1.25, 1.5, 0.25, 1.0, 0.5])[:, None]).all()
@@ -54,9 +54,9 @@ def test_partitioned_tables_equal_whole_ones(workers: int, more_columns: int, ro
     columns = workers + more_columns
     table = rng.integers(-9, 9, (rows, columns)).astype(float)
     ids = [rng.integers(0, rows, rng.integers(0, 5)) for _ in range(workers)]
-    for found, wanted in zip(partitioned_lookup(table, ids), ids, strict=True):
-        assert (found == table[wanted]).all()
-    upstream = [rng.integers(-9, 9, (len(each), columns)).astype(float) for each in ids]
+    for looked_up, row_ids in zip(partitioned_lookup(table, ids), ids, strict=True):
+        assert (looked_up == table[row_ids]).all()
+    upstream = [rng.integers(-9, 9, (len(worker_ids), columns)).astype(float) for worker_ids in ids]
     whole = np.zeros_like(table)
     np.add.at(whole, np.concatenate(ids), np.concatenate(upstream))
     shards = partitioned_gradient(rows, ids, upstream)

@@ -29,16 +29,16 @@ def best(free, gpus):
 
 
 def test_one_server_comes_first():
-    found = rank_placements(servers(8, 8, 4, 4), 8, TRAFFIC, RATES)
-    assert found[0].servers == ("a0",)
-    assert found[0].algorithm is Algorithm.FLAT
-    assert [len(placement.servers) for placement in found[:4]] == [1, 1, 2, 2]
+    ranked = rank_placements(servers(8, 8, 4, 4), 8, TRAFFIC, RATES)
+    assert ranked[0].servers == ("a0",)
+    assert ranked[0].algorithm is Algorithm.FLAT
+    assert [len(placement.servers) for placement in ranked[:4]] == [1, 1, 2, 2]
 
 
 def test_two_full_servers_beat_four_half_full_ones():
     scores = [
-        score_placement([(server, each) for server in servers(*[8] * count)], TRAFFIC, RATES).score
-        for count, each in ((2, 8), (4, 4), (8, 2))
+        score_placement([(server, gpus) for server in servers(*[8] * count)], TRAFFIC, RATES).score
+        for count, gpus in ((2, 8), (4, 4), (8, 2))
     ]
     assert scores == sorted(scores)
     assert best(servers(8, 8, 8, 8), 16).gpus == (8, 8)
@@ -46,19 +46,19 @@ def test_two_full_servers_beat_four_half_full_ones():
 
 def test_servers_of_one_cluster_come_before_those_of_two():
     free = servers(8, cluster="a") + servers(8, 8, cluster="b")
-    found = rank_placements(free, 16, TRAFFIC, RATES)
-    assert found[0].servers == ("b0", "b1")
-    assert found[1].score - found[0].score == pytest.approx(1e-3)
-    assert [placement.clusters for placement in found[:2]] == [1, 2]
+    ranked = rank_placements(free, 16, TRAFFIC, RATES)
+    assert ranked[0].servers == ("b0", "b1")
+    assert ranked[1].score - ranked[0].score == pytest.approx(1e-3)
+    assert [placement.clusters for placement in ranked[:2]] == [1, 2]
 
 
 def test_equal_parts_come_before_unequal_ones():
-    found = rank_placements(servers(6, 4, 4), 8, TRAFFIC, RATES)
-    assert found[0].gpus == (4, 4)
-    assert found[0].servers == ("a1", "a2")  # nothing is left over
+    ranked = rank_placements(servers(6, 4, 4), 8, TRAFFIC, RATES)
+    assert ranked[0].gpus == (4, 4)
+    assert ranked[0].servers == ("a1", "a2")  # nothing is left over
     uneven = rank_placements(servers(6, 2), 8, TRAFFIC, RATES)[0]
     assert (uneven.gpus, uneven.algorithm, uneven.hierarchical_seconds) == ((6, 2), Algorithm.FLAT, None)
-    assert uneven.score > found[0].score
+    assert uneven.score > ranked[0].score
 
 
 def test_too_few_gpus_have_no_placement():
@@ -73,14 +73,16 @@ FREE = st.lists(st.integers(0, 8), min_size=1, max_size=8)
 @given(FREE, st.integers(1, 8), st.integers(1, 3))
 def test_the_search_among_many_finds_the_best_of_few(free, gpus, clusters):
     """The search for more than 12 servers, on at most 8, against all subsets."""
-    held = [FreeServer(f"s{number}", each, f"r{number % clusters}") for number, each in enumerate(free)]
+    held = [
+        FreeServer(f"s{number}", idle_gpus, f"r{number % clusters}") for number, idle_gpus in enumerate(free)
+    ]
     exact = rank_placements(held, gpus, TRAFFIC, RATES)
     usable = sorted((server for server in held if server.free_gpus), key=lambda server: server.id)
     fast = list(score_subsets(best_fitting(usable, gpus), gpus, TRAFFIC, RATES))
     assert bool(fast) == bool(exact)
     if exact and len(set(exact[0].gpus)) == 1:
-        found = min(placement.score for placement in fast)
-        assert found == pytest.approx(exact[0].score)
+        best_score = min(placement.score for placement in fast)
+        assert best_score == pytest.approx(exact[0].score)
 
 
 @given(st.lists(st.integers(1, 8), min_size=13, max_size=40), st.integers(1, 64))

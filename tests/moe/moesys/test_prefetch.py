@@ -77,10 +77,10 @@ def simulated(times: LayerTimes, lookahead: int) -> float:
 
 def test_v3_schedule() -> None:
     schedule = two_channel_schedule(example())
-    found = zip(
+    times = zip(
         schedule.gather_end, schedule.fetch_end, schedule.compute_start, schedule.compute_end, strict=True
     )
-    assert list(found) == [(1, 3, 3, 7), (4, 6, 7, 11), (8, 13, 13, 17), (14, 16, 17, 21)]
+    assert list(times) == [(1, 3, 3, 7), (4, 6, 7, 11), (8, 13, 13, 17), (14, 16, 17, 21)]
     assert schedule.seconds == 21
     assert list(schedule.stalls) == [3, 0, 2, 0]
     further = two_channel_schedule(example(), lookahead=2)

@@ -30,11 +30,11 @@ def test_v8_six_layers_in_three_sections():
 
 
 def test_the_largest_ring_that_fits_is_chosen():
-    found = admit_ring(STAND_IN)
-    assert found.sections == 12
-    assert found.bytes == pytest.approx(2.12 * GB + 12 * 302e6 + 2 * GB)
-    assert found.steady_seconds == pytest.approx(24 * 0.013)
-    assert (found.is_admitted, found.is_resident, found.is_load_bound) == (True, False, False)
+    admission = admit_ring(STAND_IN)
+    assert admission.sections == 12
+    assert admission.bytes == pytest.approx(2.12 * GB + 12 * 302e6 + 2 * GB)
+    assert admission.steady_seconds == pytest.approx(24 * 0.013)
+    assert (admission.is_admitted, admission.is_resident, admission.is_load_bound) == (True, False, False)
     resident = admit_ring(replace(STAND_IN, gpu_bytes=40 * GB))
     assert (resident.sections, resident.is_resident, resident.pinned) == (24, True, ())
 
@@ -52,33 +52,35 @@ def test_a_slow_job_gets_a_remedy():
     slow = RingRequest(
         24, 12.0, 4 * 12.0, 4.0, host_bytes_per_second=1.0, latency_seconds=150.0, gpus=2
     )  # fmt: skip
-    found = admit_ring(slow)
-    assert (found.is_admitted, found.remedy) == (False, Remedy.MORE_GPUS)
-    assert found.remedy_gpus is not None
-    times = found.remedy_gpus // 2
-    more = replace(slow, gpus=found.remedy_gpus, layer_bytes=12.0 / times)
+    admission = admit_ring(slow)
+    assert (admission.is_admitted, admission.remedy) == (False, Remedy.MORE_GPUS)
+    assert admission.remedy_gpus is not None
+    times = admission.remedy_gpus // 2
+    more = replace(slow, gpus=admission.remedy_gpus, layer_bytes=12.0 / times)
     assert admit_ring(more).is_admitted
-    assert not admit_ring(replace(slow, gpus=found.remedy_gpus // 2, layer_bytes=24.0 / times)).is_admitted
+    assert not admit_ring(
+        replace(slow, gpus=admission.remedy_gpus // 2, layer_bytes=24.0 / times)
+    ).is_admitted
     assert admit_ring(replace(slow, latency_seconds=90.0)).remedy is Remedy.FASTER_COMPUTATION
 
 
 def test_a_job_that_fits_nowhere_names_device_memory():
-    found = admit_ring(replace(STAND_IN, gpu_bytes=4 * GB))
-    assert (found.sections, found.is_admitted, found.binding) == (None, False, "gpu")
-    assert (found.steady_seconds, found.remedy) == (None, Remedy.REJECT)
+    admission = admit_ring(replace(STAND_IN, gpu_bytes=4 * GB))
+    assert (admission.sections, admission.is_admitted, admission.binding) == (None, False, "gpu")
+    assert (admission.steady_seconds, admission.remedy) == (None, Remedy.REJECT)
 
 
 @settings(max_examples=20)
 @given(st.integers(1, 20), st.integers(1, 20), st.floats(0.1, 5), st.floats(0.1, 5), st.integers(1, 3))
 def test_rings_that_share_a_path_are_never_faster(layers, room, compute, load, rings):
-    one = RingRequest(layers, load, room * load * 1.001, compute, host_bytes_per_second=1.0)
-    shared = admit_ring(replace(one, rings=rings)).steady_seconds
-    alone = admit_ring(one).steady_seconds
+    request = RingRequest(layers, load, room * load * 1.001, compute, host_bytes_per_second=1.0)
+    shared = admit_ring(replace(request, rings=rings)).steady_seconds
+    alone = admit_ring(request).steady_seconds
     assert (shared is None) == (alone is None)
     if alone is not None and shared is not None:
         assert shared >= alone * (1 - 1e-9)
         assert alone >= layers * compute * (1 - 1e-9)
-        plain = admit_ring(replace(one, pinning=Pinning.NONE)).steady_seconds
+        plain = admit_ring(replace(request, pinning=Pinning.NONE)).steady_seconds
         assert plain is not None
         assert alone <= plain * (1 + 1e-9)
 

@@ -92,11 +92,11 @@ def context(published: dict[tuple[str, str, str], float], *, full: bool = False,
 
 def row(policy: str, series: str, published: float, ours: float, **other: Any) -> PolicyRow:
     """A row of Figure 8(a) with 200 jobs."""
-    told: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "figure": "8a",
         "x": "64 T4 GPUs, 195 jobs",
         "variant": Variant.ONLY,
         "spec": ElasticFlowSpec(policy, "t4_195job", 16, 4, 60.0),
         "result": result(round(ours * 200), 200),
     }
-    return PolicyRow(policy=policy, series=series, published=published, ours=ours, **(told | other))
+    return PolicyRow(policy=policy, series=series, published=published, ours=ours, **(defaults | other))

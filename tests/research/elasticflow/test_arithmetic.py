@@ -39,10 +39,10 @@ def pairs(published, series, places):
 
 def test_published_average_is_the_mean_of_ratios_over_ten_traces(published):
     means = {series: both_means(pairs(published, series, fig8b.CLUSTERS)) for series in BASELINES}
-    assert {series: each.mean_of_ratios for series, each in means.items()} == pytest.approx(
+    assert {series: mean.mean_of_ratios for series, mean in means.items()} == pytest.approx(
         {"EDF": 13.13, "Gandiva": 2.58, "Tiresias": 2.15, "Themis": 1.76, "Chronus": 1.69}, abs=0.006
     )
-    assert {each.traces for each in means.values()} == {10}
+    assert {mean.traces for mean in means.values()} == {10}
     # The paper's own figure for EDF differs by rounding of the one bar that dominates it.
     for series in set(BASELINES) - {"EDF"}:
         assert means[series].mean_of_ratios == pytest.approx(STATED_MEAN_OF_RATIOS[series], abs=0.02)
@@ -59,11 +59,11 @@ def test_ratio_of_means_over_eleven_traces_is_far_smaller_for_edf(published):
 
 
 def test_tables_kept_for_want_of_the_file_agree_with_it(published, tmp_path):
-    kept = read_published(tmp_path)
-    assert "not in the traces folder" in kept.source
-    both = [key for key in kept.values if key in published.values and key[0] != "10"]
+    tables = read_published(tmp_path)
+    assert "not in the traces folder" in tables.source
+    both = [key for key in tables.values if key in published.values and key[0] != "10"]
     assert len(both) == 12 + 54 + 54
-    assert all(kept.values[key] == published.values[key] for key in both)
+    assert all(tables.values[key] == published.values[key] for key in both)
 
 
 def test_a_mean_leaves_out_what_is_missing_and_what_has_no_ratio():

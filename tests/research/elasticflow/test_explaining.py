@@ -13,10 +13,12 @@ PLACE = "64 T4 GPUs, 195 jobs"
 
 
 def causes(rows, which=0, **results):
-    published = {(each.figure, each.series, each.x): each.published for each in rows}
+    published = {
+        (figure_row.figure, figure_row.series, figure_row.x): figure_row.published for figure_row in rows
+    }
     return {
-        each.cause: each.evidence
-        for each in explained(rows, context(published, **results))[which].explanations
+        explanation.cause: explanation.evidence
+        for explanation in explained(rows, context(published, **results))[which].explanations
     }
 
 
@@ -38,26 +40,28 @@ def test_policy_text_is_a_cause_only_if_the_published_code_is_closer():
 
 def test_one_by_one_is_a_cause_if_the_authors_simulator_confirms_it():
     flow = row("elasticflow", "ElasticFlow", 0.667, 0.79, variant=Variant.ONE_BY_ONE)
-    found = causes([flow])["Newcomers are decided one by one"]
-    assert found == "the authors' simulator with this alone changed gives 0.785; ours 0.790"
+    evidence = causes([flow])["Newcomers are decided one by one"]
+    assert evidence == "the authors' simulator with this alone changed gives 0.785; ours 0.790"
     assert "Newcomers are decided one by one" not in causes([replace(flow, ours=0.5)])
 
 
 def test_without_such_a_run_batches_of_a_slot_are_the_evidence():
     flow = row("elasticflow", "ElasticFlow", 0.6, 0.8, variant=Variant.ONE_BY_ONE, x="cluster07", figure="8b")
     batch = replace(flow, variant=Variant.TOGETHER, ours=0.7)
-    found = causes([flow, batch])["Newcomers are decided one by one"]
-    assert found == "deciding the newcomers of a slot together gives 0.700 here, one by one 0.800"
+    evidence = causes([flow, batch])["Newcomers are decided one by one"]
+    assert evidence == "deciding the newcomers of a slot together gives 0.700 here, one by one 0.800"
 
 
 def test_cause_names_a_value_that_the_authors_simulator_contradicts():
-    found = causes([row("edf_artifact", "EDF", 0.118, 0.22, authors=0.216)])
-    assert "authors' simulator 0.216" in found["The authors' simulator gives another value as well"]
+    evidence_by_cause = causes([row("edf_artifact", "EDF", 0.118, 0.22, authors=0.216)])
+    assert (
+        "authors' simulator 0.216" in evidence_by_cause["The authors' simulator gives another value as well"]
+    )
 
 
 def test_hardware_measurements_are_named_as_a_cause():
-    found = causes([row("tiresias", "Tiresias", 0.2, 0.4, figure="6b", authors=0.39)])
-    assert "the hardware gave 0.200" in found["Measured on hardware"]
+    evidence_by_cause = causes([row("tiresias", "Tiresias", 0.2, 0.4, figure="6b", authors=0.39)])
+    assert "the hardware gave 0.200" in evidence_by_cause["Measured on hardware"]
 
 
 def test_other_deadline_draws_are_a_cause_with_their_spread():

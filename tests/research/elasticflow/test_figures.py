@@ -28,7 +28,7 @@ def test_both_means_of_figure_8b_cover_only_traces_with_runs():
         runs[replace(base, policy="elasticflow")] = result(flow, 200)
         runs[replace(base, policy="edf_artifact")] = result(met, 200)
     report = fig8b.report(context(published, by_spec=runs))
-    edf = next(each for each in report.tables[0].values if each["series"] == "EDF")
+    edf = next(entry for entry in report.tables[0].values if entry["series"] == "EDF")
     assert edf["published"] == {
         "mean_of_ratios": pytest.approx((3 + 6) / 2), "ratio_of_means": pytest.approx(1.5 / 0.4), "traces": 2,
     }  # fmt: skip
@@ -94,10 +94,10 @@ def test_every_vector_is_in_the_test_that_is_named_for_it():
 
 def vectors_in(path: Path) -> set[int]:
     """Vectors that a test file names, ranges (V1-V6) included."""
-    found = set()
+    numbers = set()
     for first, last in re.findall(r"V(\d+)(?:-V(\d+))?", path.read_text()):
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def test_computed_vectors_hold():

@@ -42,7 +42,7 @@ def test_another_draw_of_deadlines_leaves_all_else_as_it_is():
 def test_more_best_effort_turns_jobs_into_it_and_none_back():
     few, many = (workload_of(fig11.base(share)).service_class for share in (30, 70))
     best_effort = [
-        {row for row, each in enumerate(classes) if each is ServiceClass.BEST_EFFORT}
+        {row for row, service_class in enumerate(classes) if service_class is ServiceClass.BEST_EFFORT}
         for classes in (few, many)
     ]
     assert best_effort[0] < best_effort[1]

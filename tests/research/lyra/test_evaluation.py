@@ -49,23 +49,23 @@ def result(
 def made_up(**by_scheme: RunResult) -> Context:
     """Results of some schemes, the same for every seed."""
     schemes = {"baseline": BASELINE, **SCHEMES}
-    found: dict[Any, RunResult] = {
+    results: dict[Any, RunResult] = {
         schemes[name].spec(SCALED, seed): value for name, value in by_scheme.items() for seed in SEEDS
     }
-    return Context(Published({}, "by hand"), Results(found), full=False)
+    return Context(Published({}, "by hand"), Results(results), full=False)
 
 
 def test_ratio_is_of_sums_over_seeds_and_lies_within_its_interval() -> None:
-    one, other = result([10, 20, 30, 40], [1] * 4), result([5, 10, 15, 20], [1] * 4)
-    ratio = mean_ratio([(one, other), (one, other)], WAITING)
+    slower, faster = result([10, 20, 30, 40], [1] * 4), result([5, 10, 15, 20], [1] * 4)
+    ratio = mean_ratio([(slower, faster), (slower, faster)], WAITING)
     assert ratio is not None
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
     assert ratio.by_seed == (2.0, 2.0)
     assert ratio.above_one
-    uneven = mean_ratio([(one, result([40, 30, 20, 10], [1] * 4))], WAITING)
+    uneven = mean_ratio([(slower, result([40, 30, 20, 10], [1] * 4))], WAITING)
     assert uneven is not None
     assert uneven.low < 1.0 < uneven.high, "the order of two equal means is not told"
-    assert percentile_ratio([(one, other)], WAITING, 50) == pytest.approx(2.0)
+    assert percentile_ratio([(slower, faster)], WAITING, 50) == pytest.approx(2.0)
     assert mean_ratio([], WAITING) is None
 
 
@@ -130,7 +130,7 @@ def test_baseline_has_the_same_jobs_and_no_options() -> None:
     base = baseline_of(spec)
     assert (base.policy, base.loaning, base.scaling, base.rules) == ("fifo", False, False, ())
     assert (base.size, base.seed, base.days) == (spec.size, spec.seed, spec.days)
-    assert [one.policy for one in specs_of(("basic",), full=False)] == ["fifo"] * 3 + ["lyra"] * 3
+    assert [run.policy for run in specs_of(("basic",), full=False)] == ["fifo"] * 3 + ["lyra"] * 3
 
 
 def test_settings_carry_every_choice() -> None:
@@ -168,7 +168,9 @@ def test_one_job_of_a_hundred_is_large_and_adds_little_work() -> None:
     assert np.array_equal(large.submitted_at, small.submitted_at)
     assert np.array_equal(large.requested_seconds, small.requested_seconds)
     assert large.requested_seconds[asked].max() <= 1_100.0
-    work = [float((one.requested_gpus * one.requested_seconds).sum()) for one in (small, large)]
+    work = [
+        float((workload.requested_gpus * workload.requested_seconds).sum()) for workload in (small, large)
+    ]
     assert work[1] < 1.05 * work[0]
 
 
@@ -221,10 +223,10 @@ def test_the_command_reports_the_worked_examples(tmp_path: Any) -> None:
         str(tmp_path / "out.json"),
         stdout=said, stderr=io.StringIO(),
     )  # fmt: skip
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["title"] == "Lyra, reproduced"
-    assert found["verdicts"]["not_met"] == 0
-    assert found["verdicts"]["met"] == 3
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["title"] == "Lyra, reproduced"
+    assert report["verdicts"]["not_met"] == 0
+    assert report["verdicts"]["met"] == 3
     page = (tmp_path / "report-lyra.html").read_text()
     assert "Figure 3.6: the knapsack" in page
     assert "of what should hold is met" in page

@@ -62,7 +62,9 @@ def test_every_epoch_has_every_sample_once(samples: int, batch: int, curriculum:
 
 
 @given(st.integers(1, 20), st.integers(1, 30), st.integers(0, 40), st.data())
-def test_the_order_continues_from_a_state(samples: int, batch: int, iterations: int, data: st.DataObject) -> None:
+def test_the_order_continues_from_a_state(
+    samples: int, batch: int, iterations: int, data: st.DataObject
+) -> None:
     before = data.draw(st.integers(0, iterations))
     expected = list(train_on(order_of(samples, batch), 0, iterations))
     first, second = order_of(samples, batch), order_of(samples, batch)
@@ -76,7 +78,7 @@ def test_the_order_continues_from_a_state(samples: int, batch: int, iterations: 
 def test_an_epoch_is_ordered_by_the_one_before() -> None:
     order = order_of(12, 4)
     first = sum(train_on(order, 0, 3), [])
-    assert first == torch.cat([SampleOrder(12, 4, SEED).global_batch(each) for each in range(3)]).tolist()
+    assert first == torch.cat([SampleOrder(12, 4, SEED).global_batch(step) for step in range(3)]).tolist()
     tokens, two = order.state(3)["record"].numpy().astype(np.int64)
     assert sorted(two.flatten().tolist()) != two.flatten().tolist()
     expected = order_samples(SampleRecord(tokens, two), MAGNITUDE).tolist()
@@ -100,12 +102,12 @@ def test_data_workers_wait_for_the_order() -> None:
             list(range(10)), list, order,
             rank=0, world_size=1, device=torch.device("cpu"), data_workers=data_workers,
         )  # fmt: skip
-        found = []
+        contents = []
         for iteration in range(9):
             batch = loader.load(iteration)
             order.note(batch.global_indices, counts_of(batch.global_indices, iteration))
-            found.append(batch.content)
-        return found
+            contents.append(batch.content)
+        return contents
 
     assert load(data_workers=2) == load(data_workers=0)
 
@@ -206,7 +208,7 @@ def train_all(path: Path) -> dict[str, Any]:
 
 def spread(by_rank: list[dict[str, Any]], name: str) -> float:
     """Return how far the largest share of a rank is above the mean, in the second epoch."""
-    shares = np.array([found[name][1] for found in by_rank])
+    shares = np.array([results[name][1] for results in by_rank])
     return float((shares.max(0) - shares.mean(0)).mean())
 
 
@@ -214,9 +216,9 @@ def test_order_is_the_same_on_any_number_of_workers(alone: None, tmp_path: Path)
     path = tmp_path / "state"
     expected = train_all(path)
     by_rank = run_on_ranks(4, train_all, path)
-    for found in by_rank:
-        assert {name: each[0] for name, each in found.items()} == {
-            name: each[0] for name, each in expected.items()
+    for results in by_rank:
+        assert {name: result[0] for name, result in results.items()} == {
+            name: result[0] for name, result in expected.items()
         }
     for samples, _ in (expected["None"], expected["magnitude"]):
         for epoch in (samples[:EPOCH], samples[EPOCH:]):

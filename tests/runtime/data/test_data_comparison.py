@@ -65,11 +65,11 @@ def test_equal_data_passes_the_comparison() -> None:
 
 
 def test_another_order_of_files_is_refused_naming_a_sample() -> None:
-    one, other = (_found(_Samples(names.__getitem__)) for names in ("ab" * 10, "ba" * 10))
+    first, second = (_found(_Samples(names.__getitem__)) for names in ("ab" * 10, "ba" * 10))
     with pytest.raises(WorkerFailureError, match=r"sample \d+ of the data set is another one on worker 1"):
-        _compare(one, other)
+        _compare(first, second)
     with pytest.raises(WorkerFailureError, match="is another one now than in the iterations that"):
-        compare_generations(other, compare_generations(one, None))
+        compare_generations(second, compare_generations(first, None))
 
 
 def test_another_length_is_refused() -> None:
@@ -102,10 +102,10 @@ def test_comparing_leaves_the_data_set_and_generators_alone() -> None:
 
 
 def test_as_many_samples_as_both_have_fetched_are_compared() -> None:
-    one = _found(TensorDataset(torch.randn(20, 3)))
-    short = replace(one, digests=one.digests[:1])
-    _compare(one, short)
-    assert compare_generations(one, short.to_state()) == one.to_state()
+    full = _found(TensorDataset(torch.randn(20, 3)))
+    short = replace(full, digests=full.digests[:1])
+    _compare(full, short)
+    assert compare_generations(full, short.to_state()) == full.to_state()
 
 
 def test_a_sample_that_fails_or_hangs_ends_the_comparison() -> None:

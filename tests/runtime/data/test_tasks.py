@@ -135,10 +135,10 @@ DENSE = {"gradients_in_buckets": True}
 
 def test_training_is_the_same_on_one_and_four_ranks() -> None:
     ((alone, weights),) = run_on_ranks(1, train_on_this_rank, 6)
-    for values, found in run_on_ranks(4, train_on_this_rank, 6):
-        torch.testing.assert_close(found, weights, rtol=1e-5, atol=1e-6)
+    for values, rank_weights in run_on_ranks(4, train_on_this_rank, 6):
+        torch.testing.assert_close(rank_weights, weights, rtol=1e-5, atol=1e-6)
         losses = [value["loss"] for value in values]
-        assert losses == pytest.approx([each["loss"] for each in alone], rel=1e-5)
+        assert losses == pytest.approx([value["loss"] for value in alone], rel=1e-5)
         assert values[0]["tasks/largest_load"] == 1.0
         assert 0.0 <= values[-1]["tasks/idle_share"] < 1.0
     assert "tasks/idle_share" not in alone[0]

@@ -72,10 +72,10 @@ def test_gaps_between_gradients_exclude_codec_time(clock: FakeTime) -> None:
     times.synchronised()
     paced.end()
     times.ends()
-    (found,) = times.iterations
+    (iteration,) = times.iterations
     backward = 0.1 * 2 / 3
-    assert [at for _, at in found.ready] == pytest.approx([backward / 2, backward])
-    assert found.seconds == pytest.approx(0.1 + 2 * 0.01)
+    assert [at for _, at in iteration.ready] == pytest.approx([backward / 2, backward])
+    assert iteration.seconds == pytest.approx(0.1 + 2 * 0.01)
 
 
 def test_arrivals_are_decoded_one_at_a_time_in_order(clock: FakeTime) -> None:
@@ -126,11 +126,11 @@ def test_measured_codec_times_are_those_of_the_device_model(clock: FakeTime) -> 
     model = DeviceModel.from_message({"fixed_seconds": 0.1, "seconds_per_sample": 0.0, "codecs": [measured]})
     device = EmulatedClock()
     fields = codec_fields(torch.device("cpu"), lambda: EmulatedCourse(device, model.codecs))
-    assert {each["codec"] for each in fields} == set(CODECS) - {"none"}
-    for each in fields:
-        profile = model.codecs[str(each["codec"]), Device.GPU]
-        assert each["encode_seconds"] == pytest.approx(profile.seconds_to_encode(SIZES).tolist())
-        assert each["decode_seconds"] == pytest.approx(profile.seconds_to_decode(SIZES).tolist())
+    assert {row["codec"] for row in fields} == set(CODECS) - {"none"}
+    for row in fields:
+        profile = model.codecs[str(row["codec"]), Device.GPU]
+        assert row["encode_seconds"] == pytest.approx(profile.seconds_to_encode(SIZES).tolist())
+        assert row["decode_seconds"] == pytest.approx(profile.seconds_to_decode(SIZES).tolist())
     # Codecs without a table take the library's times.
     assert model.codecs["fp16", Device.GPU].digest == gpu_codec("fp16").digest
 

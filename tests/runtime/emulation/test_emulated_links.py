@@ -198,9 +198,9 @@ def without_peer() -> Iterator[EmulatedGroup]:
 @pytest.mark.parametrize(
     "collective",
     [
-        lambda group, one: group.allreduce([one]),
-        lambda group, one: group.allgather([[torch.zeros(4), torch.zeros(4)]], [one]),
-        lambda group, one: group.all_to_all_single(torch.zeros(4), one, [], []),
+        lambda group, tensor: group.allreduce([tensor]),
+        lambda group, tensor: group.allgather([[torch.zeros(4), torch.zeros(4)]], [tensor]),
+        lambda group, tensor: group.all_to_all_single(torch.zeros(4), tensor, [], []),
         lambda group, _: group.barrier(),
     ],
 )

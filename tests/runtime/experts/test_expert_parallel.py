@@ -46,8 +46,8 @@ class Averaged(nn.Module):
     def forward(self, points: Tensor) -> Tensor:
         outputs: Tensor = self.model(points)
         if self.training:
-            for average, each in zip(self.average.parameters(), self.model.parameters(), strict=True):
-                average.data.lerp_(each.data, 0.5)
+            for average, parameter in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                average.data.lerp_(parameter.data, 0.5)
         return outputs
 
 
@@ -113,7 +113,7 @@ class Trained:
             parameters = dict(self.runner.parts.module.named_parameters())
             average = getattr(self.runner.parts.function, "average", None)
             parameters |= {} if average is None else dict(average.named_parameters())
-            return self.values, [each.detach().clone() for each in parameters.values()]
+            return self.values, [parameter.detach().clone() for parameter in parameters.values()]
 
 
 #: Batch size and hyperparameters. Two workers have unequal parts of 7 samples, and one of them none of 1.
@@ -152,7 +152,7 @@ def store(runner: IterationRunner, path: Path) -> int:
     shard = capture.shard(Progress(ITERATIONS), copy=False, own={})
     write_shard(shard, path / f"{world_size}-{rank}.pt")
     return sum(
-        math.prod(one["shape"]) * 4 for one in shard.description["experts"] if one["path"][0] == "model"
+        math.prod(entry["shape"]) * 4 for entry in shard.description["experts"] if entry["path"][0] == "model"
     )
 
 
@@ -204,14 +204,14 @@ def train_all(box: str) -> tuple[Any, ...]:
         if dist.get_rank() == 0:
             evaluated = evaluate(last.parts.function, last.parts.module, seed=0)
     results["even"].values.append(last.run(ITERATIONS).values)
-    told = {name: each.told() for name, each in results.items()}
+    outcomes = {name: result.told() for name, result in results.items()}
     if dist.get_rank() == 0:
         last.rehearse(ITERATIONS)
-    for each in results.values():
-        each.runner.synchronisation.close()
+    for result in results.values():
+        result.runner.synchronisation.close()
     with pytest.raises(WorkerFailureError) as caught:
         Trained(8, {"broken": True})
-    return told, evaluated, caught.value.message, exchange_over_emulated_links(box)
+    return outcomes, evaluated, caught.value.message, exchange_over_emulated_links(box)
 
 
 def test_mixtures_train_as_on_one_worker(alone: None, tmp_path: Path) -> None:
@@ -219,14 +219,14 @@ def test_mixtures_train_as_on_one_worker(alone: None, tmp_path: Path) -> None:
     even = expected["even"]
     evaluated = evaluate(even.runner.parts.function, even.runner.parts.module, seed=0)
     even.values.append(even.runner.run(ITERATIONS).values)
-    for rank, told in enumerate(run_on_ranks(RANKS, train_all, str(tmp_path))):
-        found, own_evaluated, message, (counts, carried) = told
-        for name, (values, parameters) in found.items():
+    for rank, rank_result in enumerate(run_on_ranks(RANKS, train_all, str(tmp_path))):
+        outcomes, own_evaluated, message, (counts, carried) = rank_result
+        for name, (values, parameters) in outcomes.items():
             expected_values, expected_parameters = expected[name].told()
-            for one, other in zip(values, expected_values, strict=True):
-                assert one == pytest.approx(other, rel=1e-4), name
-            for one, other in zip(parameters, expected_parameters, strict=True) if rank == 0 else ():
-                assert torch.allclose(one, other, atol=1e-5), name
+            for actual, reference in zip(values, expected_values, strict=True):
+                assert actual == pytest.approx(reference, rel=1e-4), name
+            for actual, reference in zip(parameters, expected_parameters, strict=True) if rank == 0 else ():
+                assert torch.allclose(actual, reference, atol=1e-5), name
         assert own_evaluated == ({} if rank else evaluated)
         assert "the gate of a MoELayer is not finite for 20 of 40 tokens" in message
         assert counts == [[300, 300], [301, 299]]
@@ -239,13 +239,13 @@ def test_experts_and_their_momentum_move_to_other_numbers_of_workers(alone: None
     total = store(runner, tmp_path)
     assert total == 3 * 2 * 6 * 8 * 4
     expected = runner.run(ITERATIONS).values["loss"], runner.run(ITERATIONS + 1).values["loss"]
-    (first, two, bytes_of_first), (second, one, bytes_of_second) = run_on_ranks(
-        RANKS, move_experts, str(tmp_path)
+    (first, bytes_of_two_experts, bytes_of_first), (second, bytes_of_one_expert, bytes_of_second) = (
+        run_on_ranks(RANKS, move_experts, str(tmp_path))
     )
     assert first == second == pytest.approx(expected[0], rel=1e-5)
     # Parameters and momentum of one expert.
     assert bytes_of_first - bytes_of_second == 2 * total / 3
-    assert (two, one) == (2 * total / 3, total / 3)
+    assert (bytes_of_two_experts, bytes_of_one_expert) == (2 * total / 3, total / 3)
     assert load(tmp_path, 2).run(ITERATIONS + 1).values["loss"] == pytest.approx(expected[1], rel=1e-5)
 
 
@@ -256,8 +256,8 @@ def test_a_penalty_on_weights_of_experts_is_refused(alone: None) -> None:
 
 def test_a_balance_loss_left_out_by_the_function_is_added(alone: None) -> None:
     added, left = Trained(8, {"adds_balance": True}), Trained(8, {})
-    for one, other in zip(added.told()[1], left.told()[1], strict=True):
-        assert torch.equal(one, other)
+    for parameter, reference in zip(added.told()[1], left.told()[1], strict=True):
+        assert torch.equal(parameter, reference)
     # The loss is what the function returned.
     balance = added.values[0]["moe/balance_loss"]
     assert balance >= 1

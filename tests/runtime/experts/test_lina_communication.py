@@ -49,8 +49,8 @@ def opposite_orders(mode: Mode) -> tuple[list[float], list[float], list[str]]:
     communication.flush()
     communication.close()
     assert gradients[""].tolist() == gradients["experts"].tolist()
-    launched = sorted(ended, key=lambda each: each.launched_at or 0.0)
-    return gradients[""].tolist(), arrived.tolist(), [str(each.operation) for each in launched]
+    launched = sorted(ended, key=lambda pending: pending.launched_at or 0.0)
+    return gradients[""].tolist(), arrived.tolist(), [str(pending.operation) for pending in launched]
 
 
 def both_modes() -> list[tuple[list[float], list[float], list[str]]]:

@@ -104,7 +104,7 @@ def lina_of(runner: IterationRunner) -> LinaSynchroniser:
 
 def compare_replicas(runner: IterationRunner, packing: int) -> float:
     """Return the total difference between hosts of the same expert."""
-    experts = [each for name, each in runner.parts.module.named_parameters() if ".experts." in name]
+    experts = [parameter for name, parameter in runner.parts.module.named_parameters() if ".experts." in name]
     values = torch.cat([expert.detach().nan_to_num(0.0).flatten() for expert in experts])
     both = torch.stack([values, values.square()])
     dist.all_reduce(both)
@@ -145,9 +145,9 @@ def train(mode: Mode, *, checkpointed: bool, packing: int) -> Trained:
         parameters = [parameter.detach().clone() for parameter in runner.parts.module.parameters()]
     runner.synchronisation.close()
     ended = [
-        (one.operation.traffic, one.operation.tensor, one.operation.lane, one.operation.length,
-         one.launched_at or 0.0, one.ended_at or 0.0)
-        for one in log
+        (pending.operation.traffic, pending.operation.tensor, pending.operation.lane,
+         pending.operation.length, pending.launched_at or 0.0, pending.ended_at or 0.0)
+        for pending in log
     ]  # fmt: skip
     return Trained(losses, parameters, decisions, ended, dict(calls), replicas)
 
@@ -161,8 +161,8 @@ def train_both() -> list[Trained]:
 
 def check_log(trained: Trained, sizes: set[int]) -> None:
     """Check that no all-reduce was launched beside an all-to-all, and that each was of one gradient."""
-    rows = [one for one in trained.log if one[0] is Traffic.ALL_TO_ALL]
-    reduced = [one for one in trained.log if one[0] is Traffic.ALL_REDUCE]
+    rows = [entry for entry in trained.log if entry[0] is Traffic.ALL_TO_ALL]
+    reduced = [entry for entry in trained.log if entry[0] is Traffic.ALL_REDUCE]
     for _, _, _, _, launched, _ in reduced:
         assert not any(launch < launched < end for *_, launch, end in rows)
     lengths: dict[tuple[str, str], int] = defaultdict(int)
@@ -183,13 +183,15 @@ def test_mixtures_train_as_on_one_worker_while_experts_move(alone: None) -> None
     for iteration in range(max(ITERATIONS.values())):
         losses.append(runner.run(iteration).values["loss"])
         parameters.append([parameter.detach().clone() for parameter in runner.parts.module.parameters()])
-    sizes = {each.numel() for each in parameters[0]}
+    sizes = {parameter.numel() for parameter in parameters[0]}
     for rank, modes in enumerate(run_on_ranks(RANKS, train_both)):
         for trained in modes:
             count = len(trained.losses)
             assert trained.losses == pytest.approx(losses[:count], rel=1e-4)
-            for one, other in zip(trained.parameters, parameters[count - 1], strict=True) if not rank else ():
-                assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+            for actual, reference in (
+                zip(trained.parameters, parameters[count - 1], strict=True) if not rank else ()
+            ):
+                assert torch.allclose(actual, reference, rtol=1e-4, atol=1e-5)
             assert max(trained.replicas) < 1e-5
             check_log(trained, sizes)
         packed, led = modes
@@ -220,8 +222,8 @@ def test_gradients_leave_in_the_order_of_the_backward_pass(
     for iteration in range(3):
         sent.clear()
         runner.run(iteration)
-    names = {id(each): name for name, each in runner.parts.module.named_parameters()}
-    order = [names[id(each)] for each in sent]
+    names = {id(parameter): name for name, parameter in runner.parts.module.named_parameters()}
+    order = [names[id(parameter)] for parameter in sent]
     # The order of the model's layers, from its end.
     expected = [
         "mixtures.1.gate_weights.weight", "mixtures.0.gate_weights.weight", "last.weight", "first.weight",

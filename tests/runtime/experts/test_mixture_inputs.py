@@ -127,8 +127,8 @@ def test_unusual_model_trains_alike_on_two_workers(alone: None, on_ranks: list[A
     expected = train(case)
     tolerance = 2e-2 if case in ("bf16", "autocast") else 1e-4
     for trained, _ in on_ranks:
-        for one, other in zip(trained[case], expected, strict=True):
-            assert one == pytest.approx(other, rel=tolerance, abs=tolerance)
+        for actual, reference in zip(trained[case], expected, strict=True):
+            assert actual == pytest.approx(reference, rel=tolerance, abs=tolerance)
 
 
 @pytest.mark.parametrize(

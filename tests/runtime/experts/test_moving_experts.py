@@ -86,7 +86,7 @@ def experts_here(runner: IterationRunner) -> dict[str, list[Tensor]]:
     named = dict(runner.parts.module.named_parameters())
     states = runner.parts.optimizer.state
     return {
-        name: [named[name].detach().clone(), *(each.clone() for each in states[named[name]].values())]
+        name: [named[name].detach().clone(), *(value.clone() for value in states[named[name]].values())]
         for name in runner.parts.experts.hosts
         if runner.parts.experts.is_here(name)
     }
@@ -128,19 +128,19 @@ def test_repacked_experts_train_as_on_one_worker(alone: None) -> None:
     expected = [losses_of(runner, place * ITERATIONS) for place in range(len(FACTORS))]
     whole, stored = experts_here(runner), stored_by(runner)
     total = state_bytes(runner.parts)
-    experts_bytes = sum(each.nbytes for kept in whole.values() for each in kept)
+    experts_bytes = sum(tensor.nbytes for tensors in whole.values() for tensor in tensors)
     phases = list(zip(*run_on_ranks(4, repack), strict=True))
     for factor, losses, ranks in zip(FACTORS, expected, phases, strict=True):
         hosts: dict[str, list[list[Tensor]]] = {name: [] for name in whole}
         places: list[Any] = []
-        for found, experts, own_places, held, all_to_alls in ranks:
-            assert found == pytest.approx(losses, rel=1e-4)
-            own_bytes = sum(each.nbytes for expert in experts.values() for each in expert)
+        for own_losses, experts, own_places, held, all_to_alls in ranks:
+            assert own_losses == pytest.approx(losses, rel=1e-4)
+            own_bytes = sum(tensor.nbytes for expert in experts.values() for tensor in expert)
             assert held == total - experts_bytes + own_bytes
             assert (all_to_alls == 0) == (factor == 4)
             places += own_places
-            for name, kept in experts.items():
-                hosts[name].append(kept)
+            for name, tensors in experts.items():
+                hosts[name].append(tensors)
         assert sorted(places, key=repr) == sorted(stored, key=repr)
         for first, *others in hosts.values():
             assert len(others) == factor - 1

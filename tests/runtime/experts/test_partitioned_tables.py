@@ -123,16 +123,16 @@ def train_on_ranks(path: str) -> tuple[Any, ...]:
 
 
 def assert_same_metrics(found: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    for actual, reference in zip(found, expected, strict=True):
+        assert actual["loss"] == pytest.approx(reference["loss"], rel=1e-5)
 
 
 def test_partitioned_tables_train_as_whole_ones(alone: None, tmp_path: Path) -> None:
     replicated, expected = trained(8, whole=True)
     _, expected_of_seven = trained(7, whole=True)
-    one, _ = trained(8)
-    store(one, tmp_path)
-    next_loss = one.run(ITERATIONS).values["loss"]
+    runner, _ = trained(8)
+    store(runner, tmp_path)
+    next_loss = runner.run(ITERATIONS).values["loss"]
     first, second = run_on_ranks(RANKS, train_on_ranks, str(tmp_path))
     _, expected_of_mixture = trained(8, mixture=True)
     for values, ragged, scheduled, _, _, moved_loss, _, is_local in (first, second):
@@ -151,7 +151,7 @@ def test_partitioned_tables_train_as_whole_ones(alone: None, tmp_path: Path) -> 
     # Weights, gradients, and two moments of the other worker's columns.
     assert first[0][0]["table_bytes_saved"] == 2 * ROWS * 4 * 4
     assert load(tmp_path, 2).run(ITERATIONS + 1).values["loss"] == pytest.approx(
-        one.run(ITERATIONS + 1).values["loss"], rel=1e-5
+        runner.run(ITERATIONS + 1).values["loss"], rel=1e-5
     )
 
 

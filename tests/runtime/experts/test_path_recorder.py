@@ -106,9 +106,9 @@ def record_on_rank() -> ExpertPaths:
 
 def test_workers_together_record_what_one_worker_does(alone: None) -> None:
     expected = record(1)
-    for found in run_on_ranks(2, record_on_rank):
-        assert torch.equal(found.paths, expected.paths)
-        assert found.layers == expected.layers
+    for recorded in run_on_ranks(2, record_on_rank):
+        assert torch.equal(recorded.paths, expected.paths)
+        assert recorded.layers == expected.layers
 
 
 def test_newest_tokens_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_padding_has_no_path() -> None:
 def test_paths_before_the_balance_loss_is_stable_are_dropped() -> None:
     model, tokens = Tower(), torch.randn(1, LENGTH, WIDTH)
     recorder = PathRecorder(model, rank=0, world_size=1)
-    kept = []
+    counts = []
     for iteration, balance in enumerate(b for b in (2.0, 1.5, 1.48, 1.47) for _ in range(WINDOW_ITERATIONS)):
         recorder.begin_iteration(iteration)
         model(tokens)
@@ -156,10 +156,10 @@ def test_paths_before_the_balance_loss_is_stable_are_dropped() -> None:
         if (iteration + 1) % WINDOW_ITERATIONS == 0:
             paths = recorder.found()
             assert paths is not None
-            kept.append(len(paths.paths))
+            counts.append(len(paths.paths))
     window = WINDOW_ITERATIONS // EVERY_ITERATIONS * LENGTH
     # The second window differs from the first, so only its own paths remain.
-    assert kept == [window, window, 2 * window, 3 * window]
+    assert counts == [window, window, 2 * window, 3 * window]
 
 
 class Unequal(Tower):
@@ -199,11 +199,11 @@ def test_recorded_paths_are_part_of_the_state(alone: None) -> None:
     later = PathRecorder(model, rank=0, world_size=1)
     later.load_state(restored.expert_paths)
     pass_through(later, model, 0, torch.randn(1, LENGTH, WIDTH))
-    found, before = later.found(), recorder.found()
-    assert found is not None
+    after, before = later.found(), recorder.found()
+    assert after is not None
     assert before is not None
-    assert len(found.paths) == 2 * LENGTH
-    assert torch.equal(found.paths[:LENGTH], before.paths)
+    assert len(after.paths) == 2 * LENGTH
+    assert torch.equal(after.paths[:LENGTH], before.paths)
 
 
 def test_paths_lie_beside_the_final_weights(tmp_path: Any) -> None:

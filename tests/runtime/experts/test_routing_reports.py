@@ -187,25 +187,25 @@ def test_the_first_layers_that_fit_are_reported() -> None:
 
 
 def test_a_record_is_bounded_and_kept_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, heard, told = [0.0], [False], list[dict[str, Any]]()
+    now, confirmed, records = [0.0], [False], list[dict[str, Any]]()
     monkeypatch.setattr("workers.runtime.iterating.routing.time.monotonic", lambda: now[0])
     monkeypatch.setattr(limits, "MOE_LAYERS_OF_A_MODEL", 2)
     experts = 8
     layers = [MoELayer(2, 2, experts=experts) for _ in range(3)]
     model = nn.Sequential(*layers)
-    reports = RoutingReports(model, RowTimes(model, CPU, None), told.append, lambda: heard[0])
+    reports = RoutingReports(model, RowTimes(model, CPU, None), records.append, lambda: confirmed[0])
     for iteration in (1, 2):
         now[0] += 60
         reports.iteration_done(iteration, [counts_of(experts, 10**8)] * len(layers), is_last=False)
-        heard[0] = True
-    (record,) = told
+        confirmed[0] = True
+    (record,) = records
     fields, problem = check(ExpertRouting, record)
     assert fields is not None, problem
     assert (fields["iterations"], len(fields["layers"]), fields["other_layers"]) == (2, 2, 1)
     assert fields["layers"][1]["rows"] == [2 * 10**8] * experts
     monkeypatch.setattr(limits, "COMMUNICATION_RECORD_BYTES", 100)
     reports.iteration_done(3, [counts_of(experts)] * len(layers), is_last=True)
-    assert len(told) == 1
+    assert len(records) == 1
 
 
 def test_overlapping_all_to_alls_count_once() -> None:
@@ -221,7 +221,7 @@ def test_a_worker_reports_all_its_iterations(agent: LocalAgent) -> None:
     }
     generation = agent.start_generation(source, assignment, 1).wait_until_ready()
     report = generation.train_from_nothing().report()
-    events = [each for each in generation.leader.of_kind("event") if each["kind"] == "expert_routing"]
+    events = [event for event in generation.leader.of_kind("event") if event["kind"] == "expert_routing"]
     checked = [check(ExpertRouting, event) for event in events]
     records = [fields for fields, _ in checked if fields is not None]
     assert len(records) == len(events) > 0, checked

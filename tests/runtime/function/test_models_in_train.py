@@ -222,7 +222,7 @@ ITERATIONS = 6
 
 def fused(model: nn.Module) -> dict[str, Any]:
     """Return a plan that sends all gradients in two groups."""
-    sizes = {name: each.numel() for name, each in reversed(list(model.named_parameters()))}
+    sizes = {name: parameter.numel() for name, parameter in reversed(list(model.named_parameters()))}
     profile = ModelProfile("model", tuple(sizes), np.array([*sizes.values()]), np.ones(len(sizes)))
     plan = FusionPlan(
         "none", Device.GPU, True, (2, len(sizes)), profile.layout, PlacementShape(1, 2),
@@ -265,8 +265,8 @@ def test_all_ways_of_gradients_train_as_on_one_device(alone: None) -> None:
     ranks = run_on_ranks(2, trained)
     for (name, kind), batch in product(KINDS.items(), BATCHES):
         plain = plainly_trained(kind, batch)
-        for found, way in product(ranks, WAYS):
-            state = found[name, way, batch]
+        for states, way in product(ranks, WAYS):
+            state = states[name, way, batch]
             assert state.keys() == plain.keys()
             for key, value in plain.items():
                 if value.dtype is torch.float32:

@@ -95,16 +95,24 @@ def _use(function: TrainingFunction) -> None:
         ("model", lambda _: nn.Sequential(nn.LazyBatchNorm1d(affine=False)), "has no shape yet"),
         ("model", _frozen, "no parameter of the model has requires_grad"),
         ("model", torch.jit.script, "init_model() returned a model of TorchScript"),
-        ("optimizer", lambda one: (one, one), "not a tuple of 2: several optimizers are not supported"),
-        ("optimizer", lambda one: {"a": one, "b": one}, "several optimizers are not supported"),
+        (
+            "optimizer",
+            lambda optimizer: (optimizer, optimizer),
+            "not a tuple of 2: several optimizers are not supported",
+        ),
+        (
+            "optimizer",
+            lambda optimizer: {"a": optimizer, "b": optimizer},
+            "several optimizers are not supported",
+        ),
         ("optimizer", lambda _: None, "must return one torch.optim.Optimizer, not None"),
         (
             "optimizer",
-            lambda one: torch.optim.LBFGS(one.param_groups[0]["params"]),
+            lambda optimizer: torch.optim.LBFGS(optimizer.param_groups[0]["params"]),
             "LBFGS evaluates the loss several times",
         ),
-        ("scheduler", lambda one: {"scheduler": one}, "return the scheduler alone"),
-        ("scheduler", lambda one: [one], "SequentialLR"),
+        ("scheduler", lambda scheduler: {"scheduler": scheduler}, "return the scheduler alone"),
+        ("scheduler", lambda scheduler: [scheduler], "SequentialLR"),
         ("scheduler", _of_another_optimizer, "init_scheduler() returned a scheduler of another optimizer"),
         ("dataset", lambda _: Lines(), "not Lines, an IterableDataset"),
         ("dataset", lambda _: CountedLines(), "not CountedLines, an IterableDataset"),
@@ -230,8 +238,8 @@ def messages() -> list[str]:
 
 
 def test_errors_that_need_several_workers_are_found_on_one() -> None:
-    for rank, told in enumerate(run_on_ranks(2, messages)):
-        part, metrics, models = told
+    for rank, rank_messages in enumerate(run_on_ranks(2, messages)):
+        part, metrics, models = rank_messages
         assert part.endswith("; a worker has 4 of the batch's 8 samples")
         assert f"the metrics {['of the first'] if rank == 0 else []} for this worker's part" in metrics
         assert models.startswith("init_model() built ")
@@ -243,8 +251,8 @@ class Undetached(Points):
 
     def train(self, batch: Any, model: nn.Module) -> Any:
         loss = super().train(batch, model)
-        kept, self.kept = getattr(self, "kept", 0.0), loss
-        return loss + kept
+        previous, self.kept = getattr(self, "kept", 0.0), loss
+        return loss + previous
 
 
 class InPiecesLater(Points):

@@ -119,12 +119,12 @@ def test_freezing_and_unfreezing_trains_as_on_one_worker(alone: None) -> None:
     expected = {name: train(change) for name, change in SOUND.items()}
     still = train(nothing)
     for sound, differing in run_on_ranks(RANKS, every_case):
-        for (name, way), found in sound.items():
-            assert not found.message, (name, way)
-            assert found.gradients_left == 0
+        for (name, way), trained in sound.items():
+            assert not trained.message, (name, way)
+            assert trained.gradients_left == 0
             if way in WAYS:
-                assert _are_close(found, expected[name]), (name, way)
-                assert not _are_close(found, still)
+                assert _are_close(trained, expected[name]), (name, way)
+                assert not _are_close(trained, still)
         assert differing.refused_after == AT
         assert "must freeze and unfreeze the same parameters on all workers" in differing.message
 

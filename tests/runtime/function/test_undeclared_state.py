@@ -23,8 +23,8 @@ class Averaging(Points):
         return model
 
     def train(self, batch: Any, model: nn.Module) -> Any:
-        for kept, new in zip(self.average.parameters(), model.parameters(), strict=True):
-            kept.data.mul_(0.9).add_(new.data, alpha=0.1)
+        for average, new in zip(self.average.parameters(), model.parameters(), strict=True):
+            average.data.mul_(0.9).add_(new.data, alpha=0.1)
         return super().train(batch, model)
 
 

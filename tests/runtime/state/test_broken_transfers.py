@@ -81,8 +81,8 @@ def through(start: Message, rank: int, port: int) -> Message:
     [
         (1, "killed"),
         *(
-            pytest.param(*one, marks=pytest.mark.live)
-            for one in [(0, "killed"), (0, "silent"), (1, "silent")]
+            pytest.param(*case, marks=pytest.mark.live)
+            for case in [(0, "killed"), (0, "silent"), (1, "silent")]
         ),
     ],
 )
@@ -192,7 +192,7 @@ def test_no_rank_holds_the_whole_state_as_bytes(agent: LocalAgent, way: str) -> 
     grown = {}
     for generation, name in ((old, "old"), (new, "new")):
         alive = [worker.process.pid for worker in generation.workers if worker.process.poll() is None]
-        grown[name] = [round(one / size, 2) for one in growth.bytes_of(alive)]
+        grown[name] = [round(peak / size, 2) for peak in growth.bytes_of(alive)]
     assert max(grown["new"]) < 0.5, grown
     assert max(grown["old"], default=0) < 0.5, grown
     old.stop()

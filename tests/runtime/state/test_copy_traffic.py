@@ -142,7 +142,7 @@ def test_copies_are_sent_in_idle_spans_once_these_are_known() -> None:
     for began, _size, within in training.allowed:
         assert within is not None
         assert not any(
-            one < began + within - 1e-6 and began < other - 1e-6 for one, other in training.used
+            start < began + within - 1e-6 and began < end - 1e-6 for start, end in training.used
         ), "an idle span, in which training does not use the network"
 
 
@@ -212,9 +212,9 @@ def test_workers_weigh_points_by_the_operators_rate(sent: dict[str, Any], a_day:
 
 
 def test_an_invalid_failure_rate_is_refused() -> None:
-    told = {**assignment_defaults(), **regression(), "rank": 0, "world_size": 1, "master_port": 1}
+    message = {**assignment_defaults(), **regression(), "rank": 0, "world_size": 1, "master_port": 1}
     with pytest.raises(ValueError, match="failures_per_server_day"):
-        Assignment.from_message({**told, "failures_per_server_day": -1})
+        Assignment.from_message({**message, "failures_per_server_day": -1})
 
 
 def test_points_become_rarer_if_copies_cost_more_than_planned() -> None:

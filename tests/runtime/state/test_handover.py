@@ -73,7 +73,7 @@ def test_an_early_successor_gets_the_shard_once_it_exists(server: HandoverServer
     waiting.start()
     server.publish(SHARD)
     waiting.join(60)
-    assert [torch.equal(one, WEIGHTS) for one in received] == [True]
+    assert [torch.equal(weights, WEIGHTS) for weights in received] == [True]
 
 
 def test_a_second_successor_gets_it_too(server: HandoverServer) -> None:

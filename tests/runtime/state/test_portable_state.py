@@ -192,9 +192,9 @@ def test_model_optimizer_and_scheduler_are_refused_by_name() -> None:
             scheduler=_Schedule(torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1))
         ),
     }
-    for sentence, one in parts.items():
+    for sentence, training_parts in parts.items():
         with pytest.raises(WorkerFailureError) as caught:
-            check_portable(one)
+            check_portable(training_parts)
         assert caught.value.message.startswith(f"state_dict() {sentence}, which")
 
 

@@ -70,8 +70,10 @@ def _assert_same_training(rescaled: Message, unscaled: Message) -> None:
     assert [point["iteration"] for point in rescaled["history"]] == [
         point["iteration"] for point in unscaled["history"]
     ]
-    for one, other in zip(rescaled["history"], unscaled["history"], strict=True):
-        assert one["values"]["loss"] == pytest.approx(other["values"]["loss"], rel=TOLERANCE)
+    for rescaled_point, unscaled_point in zip(rescaled["history"], unscaled["history"], strict=True):
+        assert rescaled_point["values"]["loss"] == pytest.approx(
+            unscaled_point["values"]["loss"], rel=TOLERANCE
+        )
 
 
 def test_two_three_and_one_worker_end_with_the_loss_of_one(agent: LocalAgent) -> None:
@@ -204,6 +206,6 @@ def test_ranks_broadcast_the_model_only_when_training_from_nothing(agent: LocalA
     }  # fmt: skip
     links = agent.link_server(ServerLinks.from_message(device["links"]), 0)
     generation = agent.start_generation(LARGE_STATE, assignment, 2).wait_until_ready()
-    assert sum(map(sum, (one.values() for one in links.carried().values()))) < size / 10
+    assert sum(map(sum, (carried.values() for carried in links.carried().values()))) < size / 10
     generation.train_from_nothing().leader.wait_for_event("first_iteration")
     assert sum(links.carried()[WITHIN_SERVER].values()) >= size, "then all get the first one's"

@@ -33,7 +33,7 @@ from workers.runtime.state.shards import (
 DTYPES = ["float32", "float64", "bfloat16", "int64", "uint8", "bool", "complex64"]
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 LAYOUTS = st.lists(st.tuples(st.sampled_from(DTYPES), SHAPES, st.booleans()), max_size=12).map(
-    lambda drawn: [TensorEntry(("model", str(n)), *one) for n, one in enumerate(drawn)]
+    lambda drawn: [TensorEntry(("model", str(n)), *fields) for n, fields in enumerate(drawn)]
 )
 
 
@@ -170,7 +170,7 @@ def test_a_copied_shard_keeps_what_training_changes(tmp_path: Path) -> None:
     before = [value.clone() for value in shard.values]
     state["model"]["0.weight"].add_(1)
     state["history"].append("later")
-    assert all(torch.equal(one, other) for one, other in zip(shard.values, before, strict=True))
+    assert all(torch.equal(value, earlier) for value, earlier in zip(shard.values, before, strict=True))
     assert shard.description["rest"]["history"] == [[1, {"loss": 2.0}]]
 
 
@@ -275,7 +275,7 @@ def test_a_shard_keeps_no_memory_that_its_tensor_released() -> None:
         state["model"]["0.weight"] = torch.randn(40, 50)
         left.append(weakref.ref(state["model"]["0.weight"].untyped_storage()))
         cutter.cut(state, copy=False)
-    assert [one() is None for one in left] == [True, True, True, False]
+    assert [reference() is None for reference in left] == [True, True, True, False]
 
 
 def test_a_description_with_rich_values_survives_a_round_trip() -> None:

@@ -84,7 +84,7 @@ def test_residuals_are_part_of_the_state(agent: LocalAgent) -> None:
     new.goal("suspend")
     for content in new.checkpoint_files().shards:
         shard = torch.load(io.BytesIO(content), weights_only=True)
-        residuals = {tuple(one["path"]): one["shape"] for one in shard["own"]}
+        residuals = {tuple(entry["path"]): entry["shape"] for entry in shard["own"]}
         assert sum(shape[0] for (_, name), shape in residuals.items() if name.startswith("residual/")) == 289
         assert ("compressed", "origin") in residuals
 

@@ -164,7 +164,7 @@ def test_six_of_ten_pairs_and_each_single_server_recover(job: Job) -> None:
     point = durable_point(job)
     reached = point.iteration
     fell_back = []
-    for lost in [*((one,) for one in range(SERVERS)), *combinations(range(SERVERS), 2)]:
+    for lost in [*((server,) for server in range(SERVERS)), *combinations(range(SERVERS), 2)]:
         reached = job.kept(reached + 2)
         job.lose(*lost)
         job.begin()
@@ -183,12 +183,12 @@ def test_six_of_ten_pairs_and_each_single_server_recover(job: Job) -> None:
     job.begin(ended_at)
     job.from_memory()
     job.trains()
-    found, samples = job.result()
+    weights, samples = job.result()
     undisturbed = job.begin(ended_at)
     undisturbed.train_from_nothing()
     expected, all_samples = job.result()
     assert samples == all_samples
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
 def test_a_standby_killed_while_it_fetches_is_replaced(job: Job) -> None:

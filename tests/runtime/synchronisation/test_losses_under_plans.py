@@ -78,12 +78,12 @@ def _plans(agent: LocalAgent, run: Run, family: str) -> Plans:
     )
     measured.leader.wait_for_event("profile_done", 120)
     made = {}
-    for told in measured.leader.of_kind("event"):
-        if told["kind"] != "communication_profile":
+    for event in measured.leader.of_kind("event"):
+        if event["kind"] != "communication_profile":
             continue
         question = PlanQuestion(
-            "job", model_of(told), PlacementShape(1, told["gpus"]), SLOW, sparse_of(told), codecs_of(told),
-            lossy=bool(codecs), codec_names=codecs,
+            "job", model_of(event), PlacementShape(1, event["gpus"]), SLOW, sparse_of(event),
+            codecs_of(event), lossy=bool(codecs), codec_names=codecs,
         )  # fmt: skip
         chosen = choose(question).chosen
         rest = others(question, chosen)
@@ -92,7 +92,7 @@ def _plans(agent: LocalAgent, run: Run, family: str) -> Plans:
         orders = GradientOrders(
             messages.get("sparse"), messages.get("rest"), rest.tensor_names if rest else ()
         )
-        made[told["gpus"]] = choose_runtime_plan(["a"] * told["gpus"], family, orders).to_message()
+        made[event["gpus"]] = choose_runtime_plan(["a"] * event["gpus"], family, orders).to_message()
     return made
 
 

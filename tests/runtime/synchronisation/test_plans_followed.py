@@ -39,7 +39,7 @@ def orders_for(profile: dict[str, Any], planner: str) -> GradientOrders:
         codecs_of(profile), lossy=True, codec_names=("fp16",), planners=("dense", "zen", planner),
     )  # fmt: skip
     choice = choose(question)
-    chosen = next(one for one in (choice.chosen, *choice.beaten) if one.planner == planner)
+    chosen = next(plan for plan in (choice.chosen, *choice.beaten) if plan.planner == planner)
     messages = chosen.messages
     rest = others(question, chosen)
     assert rest is not None
@@ -59,7 +59,7 @@ def test_sparse_models_are_measured_under_the_plan_made_from_them(agent: LocalAg
     """Small batches touch few tags, so that none of the tables is dense."""
     few = RECOMMENDER | {"hyperparameters": {"global_batch_size": 8, "rating_count": 4000}}
     profiles = measured_profiles(agent, EXAMPLES / "recommender.py", few)
-    assert {each["name"] for each in profiles[1]["sparse"]} == {"user.weight", "item.weight", "tags.weight"}
+    assert {table["name"] for table in profiles[1]["sparse"]} == {"user.weight", "item.weight", "tags.weight"}
     _follow(agent, EXAMPLES / "recommender.py", few, profiles, planner)
 
 
@@ -117,7 +117,7 @@ def _follow(
     again = {**assignment, "purpose": "profiling", "profile": PROFILE, "runtime_plan": plan}
     generation = agent.start_generation(source, again, 2)
     done = generation.leader.wait_for_event("profile_done", 60)
-    levels = [each for each in generation.leader.of_kind("event") if each["kind"] == "profile_level"]
+    levels = [event for event in generation.leader.of_kind("event") if event["kind"] == "profile_level"]
     assert levels[0]["gpus"] == 1
     if done["reason"] != "no_gain":
         assert [level["gpus"] for level in levels] == [1, 2]

@@ -32,7 +32,7 @@ SPARSE = {"kind": "sparse", "choices": {}}
     [
         ("training", 0),
         ("profiling", 2),
-        *(pytest.param(*one, marks=pytest.mark.live) for one in [("training", 2), ("profiling", 0)]),
+        *(pytest.param(*case, marks=pytest.mark.live) for case in [("training", 2), ("profiling", 0)]),
     ],
 )
 def test_ranks_with_different_plans_fail_before_any_exchange(
@@ -108,7 +108,7 @@ class Biases(GradientSynchroniser):
         self.seen: list[str] = choices["seen"]
 
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        return {name: each for name, each in left.items() if name.endswith("bias")}
+        return {name: parameter for name, parameter in left.items() if name.endswith("bias")}
 
     def wrap(
         self, parts: TrainingParts, group: dist.ProcessGroup | None, parameters: Mapping[str, nn.Parameter]
@@ -205,7 +205,9 @@ def test_per_rank_residuals_keep_their_sum_when_rescaled(
     residuals = []
     for content in new.checkpoint_files().shards:
         shard = torch.load(io.BytesIO(content), weights_only=True)
-        assert [(one["path"], one["shape"]) for one in shard["own"]] == [(("residuals", "left over"), (2, 3))]
+        assert [(entry["path"], entry["shape"]) for entry in shard["own"]] == [
+            (("residuals", "left over"), (2, 3))
+        ]
         residuals.append(shard["values"][-1].view(2, 3))
-    assert [float(one[0, 0]) for one in residuals] == ([3.0] if ranks == 1 else [1.0, 2.0, 0.0])
+    assert [float(residual[0, 0]) for residual in residuals] == ([3.0] if ranks == 1 else [1.0, 2.0, 0.0])
     assert torch.equal(sum(residuals, torch.zeros(2, 3)), torch.full((2, 3), 3.0))

@@ -141,7 +141,7 @@ def test_rescaling_under_a_plan_keeps_its_residuals(agent: LocalAgent) -> None:
     new.goal("suspend")
     for content in new.checkpoint_files().shards:
         shard = torch.load(io.BytesIO(content), weights_only=True)
-        rows = [one["shape"][0] for one in shard["own"] if one["path"][1].startswith("residual/")]
+        rows = [entry["shape"][0] for entry in shard["own"] if entry["path"][1].startswith("residual/")]
         assert sum(rows) == WIDTH + WIDTH**2
 
 

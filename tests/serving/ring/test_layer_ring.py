@@ -112,9 +112,9 @@ def test_parameters_that_are_shared_or_strided_stay_on_the_device() -> None:
     model.layers[1].scale = model.layers[3].scale
     model.layers[2].outer.weight = nn.Parameter(torch.rand(64, WIDTH).t())
     resident, streamed, ring = make_pair(model, 2)
-    (layers,) = [found for found in find_layers(resident) if found]
+    (layers,) = [layer_set for layer_set in find_layers(resident) if layer_set]
     streaming = {parameter for layer in layers for parameter in layer.parameters}
-    left = {name for name, each in resident.layers.named_parameters() if each not in streaming}
+    left = {name for name, parameter in resident.layers.named_parameters() if parameter not in streaming}
     assert left == {"1.scale", "2.outer.weight"}
     assert torch.equal(ask(streamed, ring), ask(resident))
 
@@ -150,7 +150,7 @@ def test_whole_layers_stream_where_experts_do_not_suffice() -> None:
     torch.manual_seed(7)
     model = Tower(6, block)
     sets = [layer for layer in find_layers(model) if layer]
-    assert [len(found) for found in sets] == [6, 6]
+    assert [len(layer_set) for layer_set in sets] == [6, 6]
     ring = place_model(model, CPU, bytes_with(model, 2) - 1)
     assert ring is not None
     assert ring.plan.section_bytes == sets[1][0].bytes

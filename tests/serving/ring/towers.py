@@ -74,6 +74,6 @@ def bytes_with(model: Tower, sections: int) -> int:
     """Return the device memory that this many sections take."""
     from workers.serving.ring.layers import find_layers
 
-    layers = next(found for found in find_layers(model) if found)
+    layers = next(layer_set for layer_set in find_layers(model) if layer_set)
     streamed = sum(parameter.nbytes for layer in layers for parameter in layer.parameters)
     return count_bytes(model) - streamed + sections * max(layer.bytes for layer in layers)
