@@ -114,7 +114,7 @@ def test_job_shows_its_plan_rivals_and_measured_times(world: World) -> None:
     assert [(level["gpus"], level["planner"], level["predicted_seconds"]) for level in shown["levels"]] == [
         (1, "cupcake", 0.1)
     ]
-    # Of a plan that was made anew since, nothing is foretold of this generation.
+    # A plan that was made again since predicts nothing about this generation.
     GradientPlan.objects.filter(pk=plan.pk).update(made_at=plan.made_at + timedelta(seconds=1))
     assert communication_of(job)["predicted_spans"] == []
 
@@ -178,7 +178,7 @@ def test_what_if_on_another_link_is_answered_by_prediction(world: World) -> None
 
 
 def known(world: World) -> Job:
-    """Return a job like the requested ones with a measured curve."""
+    """Return a job like the requested jobs, with a measured curve."""
     job = Job.objects.get(
         pk=world.client(world.owner).post("/api/v1/jobs/", world.body(), format="json").json()["id"]
     )

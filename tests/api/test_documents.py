@@ -87,7 +87,7 @@ def test_a_longer_list_asks_no_more_queries(world: World) -> None:
     short = {path: _queries(client, address) for path, address in addresses.items()}
     _more_jobs(world)
     for path, address in addresses.items():
-        # A first foreign name in a sentence costs the two look-ups that hide it, however many follow.
+        # The first foreign name in a sentence takes two queries to hide it; further names take none.
         assert _queries(client, address) <= short[path] + (2 if path == "jobs/" else 0), path
 
 

@@ -25,7 +25,7 @@ from tests.api.accounts.test_access import deployed
 from tests.api.conftest import World
 
 load_all_checks()
-#: Valid requests may well be refused for what the document cannot say (a function that is not there).
+#: Valid requests may be refused for reasons that the document cannot state (a missing function).
 CHECKED = [check for check in CHECKS.get_all() if check.__name__ not in {"positive_data_acceptance"}]
 SERVER_ERROR = "not_a_server_error"
 
@@ -33,7 +33,7 @@ SERVER_ERROR = "not_a_server_error"
 @pytest.fixture
 def crowded(world: World) -> Iterator[World]:
     deployed(world, with_token=True)
-    # The test's transaction lives in this thread's connection: the end of a request must not close it.
+    # The test's transaction needs this thread's connection, so the end of a request must not close it.
     request_started.disconnect(close_old_connections)
     request_finished.disconnect(close_old_connections)
     yield world

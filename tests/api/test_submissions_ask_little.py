@@ -35,7 +35,7 @@ def statements(world: World, client: APIClient) -> int:
 def test_submission_takes_ten_statements_for_any_number_of_jobs(world: World) -> None:
     Project.objects.filter(pk=world.project.pk).update(created_by=world.colleague)
     client = world.client(world.colleague)
-    statements(world, client)  # the curve is made, and that the token was used is noted
+    statements(world, client)  # creates the curve and notes the use of the token
     assert statements(world, client) == 10
     make.JobFactory.create_batch(5, project=world.project)
     assert statements(world, client) == 10

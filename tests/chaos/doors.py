@@ -27,9 +27,9 @@ class Answer:
 
     @property
     def is_a_fault(self) -> bool:
-        """Return whether no server may answer so: unhandled, or an error that is no problem document.
+        """Return whether the answer is a fault: an unhandled error, or one without a problem document.
 
-        "Come back later" (503 with `Retry-After`) is an answer: so the platform bounds what it does at once.
+        A 503 with `Retry-After` is no fault: the platform sends it to limit its concurrent work.
         """
         if self.status >= 500:
             return self.status != httpx.codes.SERVICE_UNAVAILABLE or not self.retry_after

@@ -77,7 +77,7 @@ class Invariant:
 
     @classmethod
     def of(cls, text: str, count: int, what: str, broken: Sequence[str]) -> Invariant:
-        """Return an invariant over ``count`` checked items; without any it does not hold."""
+        """Return an invariant over ``count`` checked items; without items it does not hold."""
         return cls(text, f"{count} {what}", broken or ([] if count else [f"no {what} to look at"]))
 
 

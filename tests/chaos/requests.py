@@ -1,4 +1,4 @@
-"""A hostile user's requests to the platform: each attack is one request, or a few related ones.
+"""A hostile user's requests to the platform: each attack is one or a few related requests.
 
 The bodies are drawn from the attacker's own random numbers, so a seed fixes all of them. One rule holds for
 all answers: no fault (`Answer.is_a_fault`), and ``refused`` attacks get no 2xx.

@@ -41,7 +41,7 @@ def chaos(
     """Attack a platform of its own for ``seconds``. ``timing``: judge the length of passes too.
 
     The evidence (`evidence`) is kept if an invariant broke, or always with ``keep_always``: in
-    ``evidence_folder``, else in a new one.
+    ``evidence_folder``, or in a new folder.
     """
     say(f"chaos for {seconds:.0f} s with seed {seed}: starting a platform of its own")
     with running_scene() as scene:

@@ -130,7 +130,7 @@ def submit(
 
 
 def deck(chance: random.Random, cards: Sequence[Card]) -> Iterator[Card]:
-    """Yield all items in a random order, then again in another one, so that a short run covers many."""
+    """Yield all items in a random order, then again in a new order, so that a short run covers many."""
     while True:
         yield from chance.sample(cards, len(cards))
 

@@ -94,7 +94,7 @@ def test_decision_fits_the_cluster_and_has_all_verdicts(policy, asked):
 
 
 def _same(one, other) -> bool:
-    """Return whether two decisions carry out the same; they hold arrays, which do not compare."""
+    """Return whether two decisions do the same. They hold arrays, so `==` cannot compare them."""
     return (
         one.placements == other.placements
         and one.changes == other.changes

@@ -144,7 +144,7 @@ def test_a_copy_counts_while_its_assigned_server_holds_it(
     store = Store(tmp_path)
     store.copy()
     assert store.peers.report()["protection"] == "full"
-    # Its server was given up, and another one is assigned a copy of the next version.
+    # Its server was given up, and another server is assigned a copy of the next version.
     store.send_to(Peer("c", "127.0.0.1", 2))
     assert store.peers.copies_of(OWNER) == {"copies": 1, "wanted_copies": 2}
     assert store.peers.report()["protection"] == "none"
@@ -323,7 +323,7 @@ def test_a_sender_waits_while_its_peer_takes_memory(tmp_path: Path, monkeypatch:
 
 
 class Clock:
-    """A clock that advances only when told to."""
+    """A clock that advances only when the test sets it."""
 
     def __init__(self) -> None:
         self.now = 1000.0

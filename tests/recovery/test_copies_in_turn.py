@@ -1,4 +1,4 @@
-"""A store accepts one copy of a shard after the other, and says so at the right time."""
+"""A store accepts the next copy of a shard as soon as it has acknowledged the last one."""
 
 from __future__ import annotations
 

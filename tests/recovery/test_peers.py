@@ -121,7 +121,7 @@ def test_the_state_of_a_server_that_died_is_fetched_from_its_peer(
     start: Callable[[str], Server], first: Server, second: Server
 ) -> None:
     third = start("third")
-    # More than a chunk, and not a whole number of them.
+    # More than a chunk, and not a whole number of chunks.
     size = 5_000_000 // 3
     worker = first.worker()
     write(worker, 7, size=size)

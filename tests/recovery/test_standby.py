@@ -1,4 +1,4 @@
-"""Which servers stand by, and which replaces which."""
+"""Which servers stand by, and which of them replaces a lost server."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def kept_bytes(server: Server) -> int:
 
 
 def own_bytes(server: Server) -> int:
-    """Return the bytes of its process, without its mapping of those files."""
+    """Return the bytes of the store's process, without its mapping of those files."""
     status = Path(f"/proc/{server.process_id}/status").read_text()
     sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in status.splitlines() if " kB" in line}
     return sizes["RssAnon"]

@@ -54,7 +54,7 @@ def test_every_published_value_has_a_row_and_every_deviation_a_cause(found):
     assert found["counts"]["unexplained"] == 0
     beyond = [row for row in rows if row["beyond_band"]]
     assert {(row["figure"], row["quantity"]) for row in beyond} == {("effective", "Strawman")}
-    # What was fitted is told: the page must not show it as found.
+    # The page marks fitted values, so that they do not look like results.
     calibrated = {row["quantity"] for row in rows if row["calibrated"]}
     assert calibrated == {TrafficMode.BLOCKING.value, TrafficMode.WITHOUT_PIPELINE.value}
 

@@ -58,7 +58,7 @@ def found_by(servers: list[Server], placement: Placement, lost: set[int], genera
 def test_six_of_ten_pairs_of_servers_may_be_lost_and_every_single_one(servers: list[Server]) -> None:
     """Two of a group keep each other's state, three are a ring: each pair within a group takes a state along.
 
-    What real stores answer is what placement says, for every loss of one and of two.
+    Real stores answer as placement predicts, for every loss of one server and of two.
     """
     placement = place(MACHINES, REPLICAS)
     keep_a_point(servers, placement)

@@ -15,7 +15,7 @@ from research.gemini.points.versions import KeptState, Slot, protected_groups, r
 
 
 def everywhere(placement, version):
-    """Every copy of one version is complete."""
+    """Return kept states in which every copy of this version is complete."""
     return [
         KeptState(owner, holder, (Slot(version, True), Slot()))
         for owner, where in enumerate(placement.holders)
@@ -24,7 +24,7 @@ def everywhere(placement, version):
 
 
 def sources(machines, replicas, lost):
-    """G3, by machine numbers from 1: None for durable storage."""
+    """Return the holder of each owner's state (G3), numbered from 1; None for durable storage."""
     placement = place(machines, replicas)
     choice = choose_sources(placement, everywhere(placement, 7), {machine - 1 for machine in lost}, durable=5)
     if choice.tier is Tier.DURABLE:
@@ -171,7 +171,7 @@ class Protocol(RuleBasedStateMachine):
         owner = data.draw(st.sampled_from(range(self.placement.machines)))
         if owner in self.dead or not may_begin(self.last_begun[owner], self.committed):
             return
-        # All owners send the same versions: the next after the committed one that nobody skipped.
+        # All owners send the same versions, in order: the next follows the committed version.
         version = (self.committed or 0) + 1
         self.last_begun[owner] = version
         for holder in self.placement.holders[owner]:

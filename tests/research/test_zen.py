@@ -42,7 +42,7 @@ def test_every_published_value_has_a_row_and_every_deviation_a_cause(found):
     rows = [row for figure in found["figures"] for row in figure["rows"]]
     assert {(row["figure"], row["quantity"], row["x"]) for row in rows} == set(VALUES)
     assert found["counts"]["unexplained"] == 0
-    # What was fitted is told: the page must not show it as found.
+    # The page marks fitted values, so that they do not look like results.
     calibrated = {(row["quantity"], row["x"].split(",")[0]) for row in rows if row["calibrated"]}
     assert calibrated == {
         ("Balanced Parallelism over dense", "NMT"),

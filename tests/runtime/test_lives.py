@@ -33,7 +33,7 @@ class CountingRows(Dataset[Any]):
 
 
 class Short(Points):
-    """Counts in every way that it lasts no longer than its job: `iterations` of 8 samples."""
+    """Checks by several counters that no life exceeds the job: `iterations` of 8 samples."""
 
     def __init__(self, hyperparameters: Any) -> None:
         super().__init__(hyperparameters)
@@ -62,7 +62,7 @@ class Short(Points):
 
 
 def lives_of(function: Points, length: int | None) -> tuple[Lives, list[IterationRunner]]:
-    """Return the function's lives, and what trained in each."""
+    """Return the function's lives, and the runner of each."""
     dataset = build_dataset(function, 0)
     begun: list[IterationRunner] = []
 

@@ -79,7 +79,7 @@ def test_a_function_may_stop_its_training(agent: LocalAgent) -> None:
     "told", [{"checkpoint_seconds": 0.1}, {"checkpoint_seconds": 600, "safe_seconds": 0.1}]
 )
 def test_checkpoints_are_written_during_training(agent: LocalAgent, told: dict[str, Any]) -> None:
-    """At their own period, and where nothing in memory has copies, so that no state is safe for longer."""
+    """At their own period, and earlier if the newest safe state would exceed its maximum age."""
     assignment = regression(iterations=10_000, device=emulated(), **told)
     generation = agent.start_generation(REGRESSION, assignment, 2).wait_until_ready().train_from_nothing()
     worker = generation.leader
@@ -95,7 +95,7 @@ def test_checkpoints_are_written_during_training(agent: LocalAgent, told: dict[s
 
 
 def _restart_agent(worker: LocalWorker) -> None:
-    """Replace the worker's agent by a new one."""
+    """Replace the worker's agent by a new agent."""
     worker.hang_up()
     worker.messages.clear()
     worker.listen()

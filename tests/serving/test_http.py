@@ -272,4 +272,4 @@ def test_waiting_requests_are_answered_when_the_server_stops() -> None:
         for thread in (*threads, stopping):
             thread.join()
         assert answers[0].json()["outputs"] == [2]
-        made.server = Served().server  # closed instead of the one that has stopped
+        made.server = Served().server  # the end of the block closes this server, since the first has stopped

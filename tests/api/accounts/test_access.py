@@ -23,7 +23,7 @@ from tests.api.test_deployments import body, completed_job
 from tests.control_plane.simulated_time import BEGINS_AT
 
 ANYONE, MEMBERS, WRITERS, OWNERS, OPERATORS = "anyone", "members", "writers", "owners", "operators"
-#: Who may, and what those who may not are told.
+#: By the permitted people: the statuses that others receive.
 REFUSED = {
     MEMBERS: {"stranger": 404},
     WRITERS: {"stranger": 404, "viewer": 403},
@@ -42,7 +42,7 @@ class Line:
     who: str
     allowed: tuple[int, ...] = (200,)
     body: Any = None
-    #: Where a stranger is told something else than the table says (a foreign name in a body is a 400).
+    #: A stranger's status where it is not that of the table (a foreign name in a body is a 400).
     stranger: int | None = None
 
 
@@ -176,7 +176,7 @@ LINES = [
     Line("simulation-run-cancel", "post", OPERATORS, (200,), {}),
     Line("simulation-result", "get", OPERATORS),
 ]
-#: Not of the table's kind: open to everyone, or one's own alone (tested below).
+#: Outside the table: open to everyone, or to the owner of the object alone (tested below).
 APART = {
     "login",
     "schema",
@@ -285,8 +285,8 @@ def test_every_address_answers_each_role_as_tabulated(world: World, who: str) ->
     for line in LINES:
         if line.who != who:
             continue
-        cache.clear()  # Requests count against nobody's limit.
-        address(world, line.name)  # What it is about is made once, not anew for each person.
+        cache.clear()  # no request counts against a limit
+        address(world, line.name)  # creates the object once, outside the undone block
         for person in PEOPLE:
             with undone():
                 answer = ask(world, line, person)

@@ -68,7 +68,7 @@ def test_attempts_are_limited_by_address_and_by_username(db: None, door: str) ->
 def test_behind_a_proxy_the_address_is_the_one_that_the_proxy_saw(db: None, settings: Any, door: str) -> None:
     settings.TRUSTED_PROXIES = 1
     for n in range(6):
-        # What is left of the proxy's own entry was written by the caller.
+        # The caller writes the entries to the left of the proxy's own.
         answer = knock(door, f"person{n}", HTTP_X_FORWARDED_FOR=f"203.0.113.{n}, 192.0.2.1")
     assert answer.status_code == 429
     assert knock(door, "person9", HTTP_X_FORWARDED_FOR="192.0.2.2").status_code in (200, 401)

@@ -84,7 +84,7 @@ def test_no_request_body_causes_a_server_error(world: World, process: str, setti
     for path in addresses(process):
         for body in BODIES.values():
             answer = caller.generic("POST", path, body, content_type="application/json")
-            if answer.status_code >= 400:  # some need no body, and look at none
+            if answer.status_code >= 400:  # some addresses need no body and ignore it
                 check(path, answer)
 
 

@@ -37,7 +37,7 @@ def test_the_answer_is_the_same_whether_the_name_exists_or_not(world: World) -> 
     varying = {"id", "username", "created_at", "expires_at"}
     shapes = [{k: v for k, v in answer.json().items() if k not in varying} for answer in answers]
     assert shapes[0] == shapes[1] == shapes[2]
-    # Nor does asking again, or what the person answers.
+    # A second invitation and the person's answer reveal nothing either.
     client = world.client(world.stranger)
     mine = client.get("/api/v1/invitations/").json()["results"][0]
     assert client.post(f"/api/v1/invitations/{mine['id']}/decline/").status_code == 204

@@ -34,7 +34,7 @@ def test_project_quota_counts_archived_and_left_but_not_deleted_ones(world: Worl
     limit(world, projects=2)
     assert [create(world, f"mine{n}").status_code for n in range(3)] == [201, 201, 429]
     client = world.client(world.owner)
-    # Neither leaving one to somebody else nor archiving it makes room: it is there.
+    # A project that its creator left or archived still counts.
     make.MembershipFactory.create(
         project=Project.objects.get(name="mine0"), user=world.stranger, role=Role.OWNER
     )
@@ -56,7 +56,7 @@ def test_unfinished_jobs_count_over_all_projects_of_their_creator(world: World) 
     ]
     assert [answer.status_code for answer in answers] == [201, 201, 429]
     assert "All projects that owner created" in answers[2].json()["detail"]
-    # The project of the fixture was made by nobody: its own limit holds.
+    # The project of the fixture has no creator, so its own limit holds.
     assert client.post("/api/v1/jobs/", world.body(), format="json").status_code == 201
 
 

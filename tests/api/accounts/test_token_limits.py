@@ -26,7 +26,7 @@ LINES = [
     Line("invitation-accept", "post", "anyone"),
     Line("invitation-decline", "post", "anyone"),
 ]
-#: What changes something and is not named here needs ``manage``; what operators alone may needs ``operate``.
+#: Other requests that change something need ``manage``; those for operators alone need ``operate``.
 SUBMITTING = {
     "functions",
     "function-environment-build",
@@ -46,7 +46,7 @@ SUBMITTING = {
 }
 #: Questions that change nothing.
 READING = {"moe-fit", "moe-elastic", "moe-placement", "moe-ring"}
-#: A token may always say whose it is. (That it may end and replace itself is tested below.)
+#: Any token may read its owner. (Tests below show that it may also end and replace itself.)
 OPEN_TO_ANY = {("me", "get")}
 
 

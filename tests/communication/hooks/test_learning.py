@@ -64,7 +64,7 @@ class Rank:
 
 
 def last_loss(codec: str, optimizer: str) -> float:
-    """Return the mean of the last sixth."""
+    """Return the mean loss of the last sixth of the iterations."""
     function = example()
     model, data = function.init_model(), function.init_dataset()
     ranks, steps = [Rank(codec, model) for _ in range(RANKS)], OPTIMIZERS[optimizer](model)
@@ -100,7 +100,7 @@ def ratios() -> Iterator[dict[tuple[str, str], float]]:
 def test_error_feedback_recovers_the_loss_under_sgd(
     ratios: dict[tuple[str, str], float],
 ) -> None:
-    """Except for random-k, which drops 99 of 100 values, at a learning rate made for all of them."""
+    """Except for random-k: it drops 99 of 100 values, and the learning rate suits dense gradients."""
     assert {codec for codec in LOSSY if ratios[codec, "SGD"] <= TOLERANCE} == {*LOSSY} - {"random-k"}, ratios
 
 

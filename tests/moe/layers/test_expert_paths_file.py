@@ -1,4 +1,4 @@
-"""The file of expert paths is read where it is one; any other file is refused with a reason."""
+"""A file of expert paths is read; any other file is refused with a reason."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ CASES = {
     "two hosts for each expert": Case((2, 2, 2, 2), hosts=((0, 2),) * 4 + ((1, 3),) * 4),
     "every expert on every rank": Case((5, 3), TopK(2), capacity_factor=0.7, hosts=((0, 1),) * EXPERTS),
     "frozen experts": Case((4, 4), has_frozen_experts=True),
-    # The rank without experts has nothing that asks for the exchange backward.
+    # On the rank without experts nothing needs a gradient, yet it must join the exchange backward.
     "only experts train": Case((3, 5), hosts=((1,),) * EXPERTS, has_token_gradients=False),
     "only the gate trains": Case((4, 4), has_frozen_experts=True, has_token_gradients=False),
     "two passes": Case((4, 4), passes=2),
@@ -76,7 +76,7 @@ def build_layer(case: Case) -> MoELayer:
     torch.manual_seed(7)
     layer = MoELayer(WIDTH, HIDDEN, case.experts, case.gate, capacity_factor=case.capacity_factor)
     with torch.no_grad():
-        # The gate tells experts apart, and never chooses experts 0 and 1: see `build_tokens`.
+        # The gate has clear preferences, and never chooses experts 0 and 1: see `build_tokens`.
         layer.gate_weights.weight.mul_(3)
         layer.gate_weights.weight[:, 0] = 0
         layer.gate_weights.weight[:2, 0] = -30

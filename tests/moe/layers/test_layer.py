@@ -263,7 +263,7 @@ def test_reentrant_checkpoint_is_refused() -> None:
     (checkpoint(layer, tokens, use_reentrant=False).sum() + balance_loss(layer)).backward()
 
 
-# The compiler reads it of tensors that are no leaves, and hides the warning, which is an error in tests.
+# The compiler reads `.grad` of tensors that are no leaves, and hides the warning, an error in tests.
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
 def test_compiled_model_computes_the_same() -> None:
     model = nn.Sequential(nn.Linear(8, 8), build_layer(Adaptive(0.1)), nn.Linear(8, 1))

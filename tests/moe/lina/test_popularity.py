@@ -24,7 +24,7 @@ def test_v5_distributions_after_seen_paths():
 def test_v5_unseen_paths_back_off_to_suffix_then_layer():
     distributions = PROFILE.distributions(2, np.array([(2, 1), (2, 0)]))
     assert distributions == pytest.approx(np.array([[1 / 7, 3 / 7, 3 / 7], [1 / 8, 1 / 2, 3 / 8]]))
-    # Experts 1 and 2 tie: the lower one is kept.
+    # Experts 1 and 2 tie: the lower number is kept.
     popularity = estimate_popularity(PROFILE, 2, np.array([(2, 1)]), estimate=Estimate.LITERAL)
     assert popularity.expected == pytest.approx([0, 3 / 7, 0])
 

@@ -1,4 +1,4 @@
-"""The scheduler of one device: what it launches, whatever is submitted and ends when."""
+"""The scheduler of one device: what it launches, for any order of submissions and ends."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_followers_launch_in_the_order_of_the_leader():
 
 
 def run_two_ranks(mode: Mode, *arrivals: list[MicroOperation]) -> bool:
-    """Whether two ranks end all operations, which each submits one by one in its own order.
+    """Return whether two ranks end all operations, which each submits one by one in its own order.
 
     An operation is collective: it ends once it runs on both ranks.
     """

@@ -93,7 +93,7 @@ def test_every_vector_is_in_the_test_that_is_named_for_it():
 
 
 def vectors_in(path: Path) -> set[int]:
-    """Vectors that a test file names, ranges (V1-V6) included."""
+    """Return the numbers of the vectors that a test file names, ranges (V1-V6) included."""
     numbers = set()
     for first, last in re.findall(r"V(\d+)(?:-V(\d+))?", path.read_text()):
         numbers |= set(range(int(first), int(last or first) + 1))

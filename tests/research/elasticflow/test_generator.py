@@ -1,4 +1,4 @@
-"""The published generator gives the same jobs every time, its distributions, and Figure 10 to the second."""
+"""The published generator: the same jobs every time, their distributions, and Figure 10 to the second."""
 
 from __future__ import annotations
 

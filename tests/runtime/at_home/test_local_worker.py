@@ -1,4 +1,4 @@
-"""Workers of a local agent: their last messages count, and workers are not confused."""
+"""Workers of a local agent: their last messages count, and no worker is taken for another."""
 
 from __future__ import annotations
 

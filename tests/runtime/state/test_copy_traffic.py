@@ -159,7 +159,7 @@ def test_without_idle_time_points_are_rare_and_follow_the_collectives() -> None:
     training = Training(forward=0.0, collectives=[(0.0, 0.4), (0.0, 0.4)])
     training.run(100)
     assert training.plan["extension_seconds"] > 0.0
-    # At least as frequent as durable ones, which are 60 s apart.
+    # At least as frequent as durable points, which are 60 s apart.
     assert training.plan["every"] == int(60.0 / 0.805)
     training.allowed.clear()
     training.run(2 * training.plan["every"])

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(1500)]
 SERVERS = 5
 #: The server with the copy of each server's state.
 HOLDERS = place(SERVERS, 2).holders
-#: Pairs that take somebody's state with them.
+#: Pairs that hold all copies of a rank's state.
 FATAL = {(0, 1), (2, 3), (3, 4), (2, 4)}
 ENDLESS = 10**6
 NOT_WHOLE = "no recovery point in memory is whole on all ranks"
