@@ -63,14 +63,14 @@ def questions(draw: st.DrawFn) -> Question:
     jobs = draw(st.integers(1, 6))
     numbers = [sorted(draw(st.sets(st.integers(1, 12), min_size=1, max_size=4))) for _ in range(jobs)]
 
-    def each(of: st.SearchStrategy[Any]) -> list[Any]:
+    def for_each_job(of: st.SearchStrategy[Any]) -> list[Any]:
         return draw(st.lists(of, min_size=jobs, max_size=jobs))
 
     return question(
         capacity,
         [(allowed[0], allowed[-1]) for allowed in numbers],
-        width=each(st.sampled_from([1, 1, 2, 4, 8])),
-        present=[each(st.integers(0, 4)) for _ in capacity],
-        discount=each(st.floats(0.0, 1.0)),
+        width=for_each_job(st.sampled_from([1, 1, 2, 4, 8])),
+        present=[for_each_job(st.integers(0, 4)) for _ in capacity],
+        discount=for_each_job(st.floats(0.0, 1.0)),
         numbers=numbers,
     )

@@ -93,15 +93,16 @@ def test_decision_fits_the_cluster_and_has_all_verdicts(policy, asked):
     assert decision.next_wake_at > asked.next_slot_at
 
 
-def _same(one, other) -> bool:
+def _same(first, second) -> bool:
     """Return whether two decisions do the same. They hold arrays, so `==` cannot compare them."""
     return (
-        one.placements == other.placements
-        and one.changes == other.changes
-        and one.next_wake_at == other.next_wake_at
-        and one.memory == other.memory
-        and one.job_memory == other.job_memory
-        and [verdict.admitted for verdict in one.verdicts] == [verdict.admitted for verdict in other.verdicts]
+        first.placements == second.placements
+        and first.changes == second.changes
+        and first.next_wake_at == second.next_wake_at
+        and first.memory == second.memory
+        and first.job_memory == second.job_memory
+        and [verdict.admitted for verdict in first.verdicts]
+        == [verdict.admitted for verdict in second.verdicts]
     )
 
 

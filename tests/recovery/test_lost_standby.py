@@ -50,14 +50,14 @@ class _Passing(socketserver.BaseRequestHandler):
             # Until the caller has disconnected.
             self.request.recv(1)
 
-    def _passed(self, one: socket.socket, store: socket.socket) -> bool:
-        piece = one.recv(1 << 16)
-        if one is store:
+    def _passed(self, readable: socket.socket, store: socket.socket) -> bool:
+        piece = readable.recv(1 << 16)
+        if readable is store:
             self.server.left -= len(piece)
         if self.server.left < 0:
             self.server.full.set()
         else:
-            (self.request if one is store else store).sendall(piece)
+            (self.request if readable is store else store).sendall(piece)
         return bool(piece)
 
 

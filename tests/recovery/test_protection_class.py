@@ -110,8 +110,8 @@ def test_a_jobs_slack_is_never_below_what_its_class_costs(
     chosen = chosen_class(StateFigures(copy, storing), servers, 60.0)
     measured = {"storing_seconds": storing, "iteration_seconds": iteration}
 
-    def slack(one: ProtectionClass) -> float:
-        return failure_slack_seconds(failures, one, repair_seconds=(repair, 0.0, 0.0), **measured)
+    def slack(protection: ProtectionClass) -> float:
+        return failure_slack_seconds(failures, protection, repair_seconds=(repair, 0.0, 0.0), **measured)
 
     durable = lost_work_seconds(60.0, storing, iteration)
     safe = lost_work_seconds(chosen.safe_seconds, storing, iteration)

@@ -36,8 +36,8 @@ def addresses(process: str) -> Iterator[str]:
             yield path
 
 
-def patterns(found: list[Any], prefix: str) -> Iterator[str]:
-    for pattern in found:
+def patterns(urlpatterns: list[Any], prefix: str) -> Iterator[str]:
+    for pattern in urlpatterns:
         if isinstance(pattern, URLResolver):
             yield from patterns(pattern.url_patterns, prefix + example(pattern))
         elif isinstance(pattern, URLPattern):

@@ -168,10 +168,10 @@ def test_random_choices_differ_by_piece_and_agree_on_all_ranks() -> None:
 # -- with other numbers of ranks
 
 
-def summed(kept: list[Kept]) -> dict[str, Tensor]:
+def summed(residuals: list[Kept]) -> dict[str, Tensor]:
     """Return the residuals of each parameter, summed over all points and ranks."""
     sums = {segment.parameter: torch.zeros(segment.count) for gradient in LAYOUT for segment in gradient}
-    for residual in kept:
+    for residual in residuals:
         sums[residual.parameter][residual.start : residual.start + len(residual.values)] += residual.values
     return sums
 

@@ -144,8 +144,8 @@ def assert_same(case: Case, ranks: list[dict[str, Any]]) -> None:
     # BF16 rounds sums in another order.
     tolerance = {"rtol": 2e-2, "atol": 1e-3} if case.is_autocast else {"rtol": 1e-5, "atol": 1e-6}
 
-    def compare(found: Any, expected: Any) -> None:
-        torch.testing.assert_close(found, expected, **tolerance)
+    def compare(actual: Any, expected: Any) -> None:
+        torch.testing.assert_close(actual, expected, **tolerance)
 
     busy = [result for result, share in zip(ranks, case.shares, strict=True) if share]
     compare(torch.cat([result["output"] for result in busy]), alone["output"])

@@ -44,15 +44,15 @@ def _found(dataset: Any) -> FirstSamples:
     return fetch_first_samples(dataset, 5, seconds=PATIENCE, longest_seconds=PATIENCE)
 
 
-def _compare(*found: FirstSamples) -> None:
-    """Compare as ranks with these findings would: here all rows are filled by hand."""
+def _compare(*samples: FirstSamples) -> None:
+    """Compare as ranks with these samples would: here all rows are filled by hand."""
     rows = []
-    for rank, mine in enumerate(found):
-        table = torch.zeros(len(found), 3 + 3 * data_comparison.SAMPLES, dtype=torch.float64)
+    for rank, mine in enumerate(samples):
+        table = torch.zeros(len(samples), 3 + 3 * data_comparison.SAMPLES, dtype=torch.float64)
         row = data_comparison.row_of(mine)
         table[rank, : len(row)] = torch.tensor(row, dtype=torch.float64)
         rows.append(table)
-    data_comparison.compare_rows(sum(rows[1:], rows[0]), found[0].indices)
+    data_comparison.compare_rows(sum(rows[1:], rows[0]), samples[0].indices)
 
 
 def test_equal_data_passes_the_comparison() -> None:

@@ -122,8 +122,8 @@ def train_on_ranks(path: str) -> tuple[Any, ...]:
     return values, ragged_values, scheduled_values, table, evaluated, moved_loss, own, is_local
 
 
-def assert_same_metrics(found: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
-    for actual, reference in zip(found, expected, strict=True):
+def assert_same_metrics(metrics: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
+    for actual, reference in zip(metrics, expected, strict=True):
         assert actual["loss"] == pytest.approx(reference["loss"], rel=1e-5)
 
 

@@ -111,8 +111,8 @@ def every_case() -> tuple[dict[tuple[str, str], Trained], Trained]:
     return results, train(unfreeze_on_one)
 
 
-def _are_close(one: Trained, other: Trained) -> bool:
-    return all(torch.allclose(one.weights[name], other.weights[name], atol=1e-6) for name in one.weights)
+def _are_close(first: Trained, second: Trained) -> bool:
+    return all(torch.allclose(first.weights[name], second.weights[name], atol=1e-6) for name in first.weights)
 
 
 def test_freezing_and_unfreezing_trains_as_on_one_worker(alone: None) -> None:

@@ -71,8 +71,8 @@ def run_layer(exchange: GroupExchange, rank: int) -> list[torch.Tensor | None]:
     return [output.detach(), tokens.grad, *(parameter.grad for parameter in layer.parameters())]
 
 
-def assert_same_bits(one: Any, other: Any) -> None:
-    torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)
+def assert_same_bits(first: Any, second: Any) -> None:
+    torch.testing.assert_close(first, second, rtol=0.0, atol=0.0)
 
 
 @pytest.mark.parametrize(
