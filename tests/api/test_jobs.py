@@ -316,10 +316,8 @@ def test_accepted_offer_creates_a_successor_job(world: World) -> None:
     verdict = successor["verdict"]
     assert (verdict["reason_code"], verdict["decision_id"]) == ("offer_accepted", None), "no decline's"
     assert [piece["gpus"] for piece in verdict["minimum_satisfactory_share"]] == [0, 2]
-    for shown in (successor, verdict):
-        assert datetime.fromisoformat(shown["planned_start_at"]).timestamp() == pytest.approx(
-            plan["start"][1]
-        )
+    for view in (successor, verdict):
+        assert datetime.fromisoformat(view["planned_start_at"]).timestamp() == pytest.approx(plan["start"][1])
     assert client.post(f"/api/v1/jobs/{declined.pk}/accept-offer/", format="json").status_code == 409
 
 

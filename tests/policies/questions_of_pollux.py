@@ -1,4 +1,4 @@
-"""Questions to Pollux's genetic search: small ones by hand, and random ones."""
+"""Questions to Pollux's genetic search, small by hand or random."""
 
 from __future__ import annotations
 

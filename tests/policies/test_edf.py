@@ -1,4 +1,4 @@
-"""Earliest deadline first and its variants, on examples of the paper (V1) and hand-worked ones."""
+"""Earliest deadline first and its variants, on examples of the paper (V1) and examples by hand."""
 
 from __future__ import annotations
 

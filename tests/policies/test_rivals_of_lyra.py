@@ -62,7 +62,7 @@ def test_gandiva_takes_back_from_the_job_that_grew_last() -> None:
 
 
 class TestOpportunistic:
-    """Jobs that run on both kinds wait for idle inference servers, even beside idle owned ones."""
+    """Jobs that run on both kinds wait for idle inference servers, even beside idle owned servers."""
 
     IDLE = usage_of(*[0] * 40)
 

@@ -161,7 +161,7 @@ def assert_counts(reports: list[dict[str, Any]], batches: Batches, top: int) -> 
             assert layer["rows"] == np.bincount(tokens[:, number], minlength=EXPERTS).tolist()
         if number >= PATH:
             assert 0 < layer["replaced"] <= layer["passes"]
-            # With two experts per token, the second ones are nearly even: no order of four is predicted.
+            # With two experts per token, the second experts are nearly even: no order of four is predicted.
             assert top > 1 or layer["replaced"] < layer["passes"], "both outcomes of the second phase"
             assert layer["fullest_rows"] < layer["fullest_rows_evenly"]
         else:

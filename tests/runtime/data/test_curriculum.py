@@ -145,7 +145,7 @@ class Strengths(nn.Module):
 
 
 class Unequal(TrainingFunction):
-    """Samples of weak tokens, about which the gate is unsure, and of strong ones."""
+    """Samples of weak tokens, about which the gate is unsure, and of strong tokens."""
 
     def init_model(self) -> nn.Module:
         return Strengths()

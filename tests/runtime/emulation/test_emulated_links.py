@@ -1,4 +1,4 @@
-"""Exchanges of emulated accelerators take the time of their servers' links, and overlap as on real ones."""
+"""Exchanges of emulated accelerators take the time of their servers' links, and overlap as on real GPUs."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Averaged(nn.Module):
 
 
 class Mixture(TrainingFunction):
-    """A layer that drops rows, between two linear ones. Hyperparameters change it."""
+    """A layer that drops rows, between two linear layers. Hyperparameters change it."""
 
     def init_model(self) -> nn.Module:
         gate = GATES[self.hyperparameters.get("gate", "top2")]

@@ -1,4 +1,4 @@
-"""Streamed models give the bits of resident ones, in any order of their layers."""
+"""Streamed models give the bits of resident models, in any order of their layers."""
 
 from __future__ import annotations
 
