@@ -16,6 +16,7 @@ OPENAPI_PATHS: dict[str, dict[str, Any]] = {
     "row": {"type": "integer", "minimum": 1, "maximum": 10**18 - 1},
     "job": {"type": "string", "pattern": f"^{JOB_ID}$"},
     "project": {"type": "string", "pattern": f"^{PROJECT_NAME}$"},
-    "username": {"type": "string", "pattern": r"^[-A-Za-z0-9_.@+]{1,150}$"},
+    # Letters may be of any script, which patterns of JSON schemas cannot say.
+    "username": {"type": "string", "pattern": r"^[^/\s]{1,150}$"},
     "file": {"type": "string", "pattern": r"^[^/]{1,200}$"},
 }

@@ -88,6 +88,9 @@ class TokenSerializer(serializers.ModelSerializer):
 class MeSerializer(serializers.ModelSerializer):
     """The caller."""
 
+    username = serializers.CharField(
+        read_only=True, help_text="At most 150 letters and digits of any script, or @ . + - _"
+    )
     is_operator = serializers.BooleanField(source="operates")
     projects = serializers.SerializerMethodField()
     token = TokenSerializer(source="acting_token", allow_null=True, help_text="The token of this request.")
@@ -264,6 +267,9 @@ class UserQuotaPatchSerializer(QuotaPatchSerializer):
 class UserSerializer(serializers.ModelSerializer):
     """An account as operators see it."""
 
+    username = serializers.CharField(
+        read_only=True, help_text="At most 150 letters and digits of any script, or @ . + - _"
+    )
     is_operator = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField(source="date_joined")
     last_login = serializers.DateTimeField(
