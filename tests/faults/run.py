@@ -79,6 +79,8 @@ def run_schedule(
         refused = [Violation("no job refused", text) for text in jobs.errors]
         calm_began = time.monotonic()
         restless = wait_for_calm(scene, jobs.ids)
+    if not restless:
+        jobs.decline_offers()
     violations = [*refused, *restless, *sorted(seen, key=str)]
     after = after_the_calm(scene.rows, jobs.ids, scene.platform.folders.agents, times_hold=times_hold)
     violations += [violation for violation in after if violation not in seen]

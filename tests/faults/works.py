@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -97,8 +98,17 @@ class Submitter(threading.Thread):
                 time.sleep(max(0.0, work.at_seconds - (time.monotonic() - began)))
                 self._note(number, partial(self._submit, work))
 
+    def decline_offers(self) -> None:
+        """Decline what refused jobs were offered: a project with an open offer is offered no other."""
+        for job in map(self._scene.client.job, self.ids):
+            if job.state == "declined" and job.offer is not None:
+                with suppress(PunctualError):  # the offer has expired
+                    job.decline_offer()
+
     def _submit(self, work: Work, name: str) -> Job:
-        deadline = None if work.spare_seconds is None else 2 * work.seconds + work.spare_seconds
+        deadline = None
+        if work.spare_seconds is not None:
+            deadline = 2 * work.seconds + work.spare_seconds * self._scene.reserve_servers
         return submit(self._scene, name, work.iterations(self._speed), deadline, work.seed)
 
     def _note(self, number: int, submitting: Callable[[str], Job]) -> None:
