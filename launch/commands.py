@@ -14,6 +14,7 @@ from typing import IO
 
 from launch.errors import LaunchError
 from launch.folders import PROJECT, Folders
+from launch.forking import Fork
 from launch.privileges import child_setup
 from launch.process import log_tail
 
@@ -29,10 +30,19 @@ class OneShot:
         log: Path,
         *,
         output: IO[bytes] | None = None,
+        is_forked: bool = False,
     ) -> None:
         self._name = name
         self._log = log
+        self._child: subprocess.Popen[bytes] | Fork
+        setup = child_setup(signal.SIGKILL)
         with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
+            if is_forked:
+                self._child = Fork(
+                    "manage.py", command, environment, PROJECT, setup,
+                    stdout=output or appended, stderr=appended,
+                )  # fmt: skip
+                return
             self._child = subprocess.Popen(
                 command,
                 cwd=PROJECT,
@@ -41,7 +51,7 @@ class OneShot:
                 stdout=output or appended,
                 stderr=appended,
                 start_new_session=True,
-                preexec_fn=child_setup(signal.SIGKILL),
+                preexec_fn=setup,
             )
 
     @property
@@ -81,6 +91,8 @@ class ManagementCommands:
         self._log = folders.logs / "commands.log"
         self._environment = environment
         self._meanwhile = meanwhile
+        #: Whether commands begin as forks of this process, which has imported what they need.
+        self.are_forked = False
 
     def run(
         self, *arguments: str, secrets: Mapping[str, str] | None = None, timeout_seconds: float = 120.0
@@ -96,6 +108,7 @@ class ManagementCommands:
                 {**self._environment, **(secrets or {})},
                 self._log,
                 output=output,
+                is_forked=self.are_forked,
             )
             child.wait(self._meanwhile, timeout_seconds=timeout_seconds)
             output.seek(0)

@@ -27,6 +27,7 @@ from launch.errors import LaunchError
 RootMode = Literal["auto", "namespace", "nobody"]
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _CLONE_NEWUSER = 0x10000000
 #: An id that has a passwd entry on every machine: initdb refuses ids without one.
 _NOBODY_ID = 65534
@@ -78,6 +79,11 @@ def child_setup(death_signal: signal.Signals, *, identity: Identity | None = Non
             os._exit(1)
 
     return run_in_child
+
+
+def name_process(name: str) -> None:
+    """Set what the kernel calls this process: the first 15 bytes of ``name``."""
+    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def _enter_user_namespace() -> None:

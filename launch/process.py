@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from launch.errors import LaunchError
+from launch.forking import Fork
 from launch.privileges import Identity, child_setup
 
 _FIRST_BACKOFF_SECONDS = 0.2
@@ -58,6 +59,8 @@ class ProcessSpecification:
     may_be_killed: bool = True
     #: User that it runs as if it refuses root.
     identity: Identity = field(default_factory=Identity)
+    #: Whether it begins as a fork of the supervisor, which has imported what it needs (`forking.py`).
+    is_forked: bool = False
     #: Whether it has priority over everything else on this machine, including users' workers, because
     #: promises depend on it. Needs the permission to lower niceness.
     comes_first: bool = False
@@ -73,7 +76,7 @@ class ManagedProcess:
     def __init__(self, specification: ProcessSpecification) -> None:
         self.specification = specification
         self.restarts = 0
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | Fork | None = None
         self._started_at = 0.0
         self._backoff_seconds = _FIRST_BACKOFF_SECONDS
         self._restart_at: float | None = None
@@ -97,19 +100,8 @@ class ManagedProcess:
         specification.prepare()
         cut_log(specification.log)
         with _open_log(specification.log) as log:
-            arguments: dict[str, object] = {"cwd": specification.working_folder}
-            arguments |= specification.identity.popen_arguments()
             try:
-                self._child = subprocess.Popen(
-                    specification.command,
-                    env=dict(specification.environment),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    preexec_fn=child_setup(specification.death_signal, identity=specification.identity),
-                    **arguments,  # type: ignore[call-overload]
-                )
+                self._child = _begun(specification, log)
             except (OSError, subprocess.SubprocessError) as error:
                 raise LaunchError(f"{specification.name} cannot be started: {error}") from error
         if specification.comes_first:
@@ -220,6 +212,28 @@ class ManagedProcess:
                 os.killpg(self._child.pid, sent)
 
 
+def _begun(specification: ProcessSpecification, log: IO[bytes]) -> subprocess.Popen[bytes] | Fork:
+    setup = child_setup(specification.death_signal, identity=specification.identity)
+    if specification.is_forked:
+        return Fork(
+            specification.name, specification.command, specification.environment,
+            specification.working_folder, setup, stdout=log,
+        )  # fmt: skip
+    arguments: dict[str, object] = {"cwd": specification.working_folder}
+    arguments |= specification.identity.popen_arguments()
+    child: subprocess.Popen[bytes] = subprocess.Popen(
+        specification.command,
+        env=dict(specification.environment),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=setup,
+        **arguments,  # type: ignore[call-overload]
+    )
+    return child
+
+
 def log_tail(log: Path, lines: int = 15) -> str:
     """Return the last lines of a log file, indented; empty if there is none."""
     try:
@@ -251,7 +265,7 @@ def _open_log(log: Path) -> IO[bytes]:
     return os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
-def _wait(child: subprocess.Popen[bytes], timeout_seconds: float) -> bool:
+def _wait(child: subprocess.Popen[bytes] | Fork, timeout_seconds: float) -> bool:
     try:
         child.wait(timeout_seconds)
     except subprocess.TimeoutExpired:

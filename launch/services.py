@@ -183,6 +183,7 @@ class ControlPlane:
             log=self._folders.logs / f"celery-{queue}.log",
             working_folder=PROJECT,
             is_ready=_celery_answers(self._addresses.redis_url, node),
+            is_forked=True,
             stop_grace_seconds=6.0,
             comes_first=queue in _PROMISES_WAIT_FOR,
         )
@@ -210,6 +211,7 @@ class ControlPlane:
                 "--pidfile=",
             ],
             environment=self._environment,
+            is_forked=True,
             log=self._folders.logs / "beat.log",
             comes_first=True,
             working_folder=PROJECT,

@@ -20,6 +20,7 @@ from launch.commands import ManagementCommands, OneShot
 from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
 from launch.errors import LaunchError
 from launch.folders import PROJECT, Folders
+from launch.forking import import_shared
 from launch.postgresql import EmbeddedPostgres
 from launch.privileges import Identity, unprivileged_identity
 from launch.process import ManagedProcess, ProcessSpecification, cut_log
@@ -114,7 +115,10 @@ class Supervisor:
         control_plane = ControlPlane(folders, addresses, environment)
         # First, because people open its pages.
         with self._progress.step("web server"):
-            self._start_all([control_plane.web()])
+            web = self._begin(control_plane.web())
+            import_shared(environment)  # on another processor, while the web server imports its own
+            commands.are_forked = True
+            web.wait_ready(self._tick)
         # They need no rows of the bootstrap, so they start in parallel with it.
         loading = [self._begin(each) for each in (control_plane.agent_api(), control_plane.streams())]
         agents = LocalAgents(settings, folders, addresses, credentials)
@@ -287,8 +291,13 @@ class Supervisor:
             process.wait_ready(self._tick)
 
     def _begin(self, specification: ProcessSpecification) -> ManagedProcess:
-        own = self._settings.each_environment.get(specification.name, {})
-        process = ManagedProcess(replace(specification, environment={**specification.environment, **own}))
+        own = self._settings.each_environment.get(specification.name)
+        if own is not None:
+            # The loader reads some variables at the beginning of a program.
+            specification = replace(
+                specification, environment={**specification.environment, **own}, is_forked=False
+            )
+        process = ManagedProcess(specification)
         process.start()
         self._processes[process.name] = process
         return process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from launch.commands import OneShot
 from launch.errors import LaunchError
+from launch.forking import _SET_BY_IMPORTS, Fork
 from launch.process import ManagedProcess, ProcessSpecification, cut_log
 from launch.progress import Progress
 from launch.settings import PlatformSettings
@@ -38,18 +40,21 @@ while True:
 """
 
 
-@pytest.fixture
-def make(tmp_path: Path):
+@pytest.fixture(params=["started", "forked"])
+def make(tmp_path: Path, request: pytest.FixtureRequest):
     made: list[ManagedProcess] = []
 
     def make_process(program: str, **more: Any) -> ManagedProcess:
+        script = tmp_path / f"program-{len(made)}.py"
+        script.write_text(program)
         process = ManagedProcess(
             ProcessSpecification(
                 name="example",
-                command=[sys.executable, "-S", "-c", program, str(tmp_path / "said")],
+                command=[sys.executable, str(script), str(tmp_path / "said")],
                 environment={"PATH": os.environ["PATH"]},
                 log=tmp_path / "example.log",
                 working_folder=tmp_path,
+                is_forked=request.param == "forked",
                 **more,
             )
         )
@@ -180,6 +185,43 @@ time.sleep(600)
         wait_for(said.exists)
         parent.kill()
     wait_for(lambda: is_gone(pid))
+
+
+#: Says what it has of its parent: arguments, variables, folder, open files, handled signals.
+HERITAGE = """
+import json, os, pathlib, signal, sys
+files = {number: os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
+handled = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
+print("into the log", file=sys.stderr)
+pathlib.Path(sys.argv[1]).write_text(json.dumps({
+    "arguments": sys.argv[1:], "variables": sorted(os.environ), "folder": os.getcwd(),
+    "files": sorted({file for file in files.values() if file.startswith("/") and "/proc/" not in file}),
+    "handled": handled, "leads": os.getsid(0) == os.getpid(),
+    "name": pathlib.Path("/proc/self/comm").read_text(),
+}))
+"""
+
+
+def test_a_fork_has_nothing_of_its_parent_but_the_imports(tmp_path: Path) -> None:
+    said, log, script = tmp_path / "said", tmp_path / "log", tmp_path / "heritage.py"
+    script.write_text(HERITAGE)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with (tmp_path / "lock").open("w"), log.open("wb") as output:
+            child = Fork(
+                "a-name-that-is-too-long", [sys.executable, str(script), str(said)], {"ONE": "1"}, tmp_path,
+                lambda: None, stdout=output,
+            )  # fmt: skip
+            assert child.wait(60) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    heritage = json.loads(said.read_text())
+    assert heritage.pop("variables") == sorted({"ONE", *_SET_BY_IMPORTS})
+    assert heritage == {
+        "arguments": [str(said)], "folder": str(tmp_path), "files": ["/dev/null", str(log)],
+        "handled": [signal.SIGINT], "leads": True, "name": "a-name-that-is-\n",
+    }  # fmt: skip
+    assert log.read_text() == "into the log\n"
 
 
 def test_a_log_that_grew_too_large_keeps_one_predecessor(tmp_path, monkeypatch):
