@@ -99,7 +99,7 @@ def report(entries: Sequence[Entry]) -> list[str]:
         f"{len(broken)} schedules with a violation, "
         f"{sum(e.beyond_the_reserve for e in entries)} promises broken by faults beyond the reserve."
     )
-    lines = [done, summary]
+    lines = [line for text in (done, summary) for line in textwrap.wrap(text, COLUMNS)]
     for name in sorted({entry.planted for entry in entries if entry.planted}):
         finder = next((e.seed for e in entries if e.planted == name and e.violations), None)
         lines.append(
