@@ -71,7 +71,7 @@ class LinkProbes:
             return
         self._started = request.key
         if request.calls:
-            self._in_thread(lambda: self._call(request))
+            self._in_thread(lambda: self._measure(request))
         else:
             self._listen(request)
 
@@ -100,16 +100,13 @@ class LinkProbes:
 
     # Calling
 
-    def _call(self, request: LinkProbe) -> None:
+    def _measure(self, request: LinkProbe) -> None:
         """Run a measurement, in a thread."""
         peer = Peer(request.server, request.address, request.port)
         result: dict[str, Any] = {"link": request.link, "number": request.number}
+        ends_at = time.monotonic() + CALLING_SECONDS
         try:
-            self._wait_for(peer, request)
-            figures = measure(
-                lambda: peer_wire.call(peer, request.name, request.number, request.secret, self._check),
-                self._paces(request),
-            )
+            figures = measure(lambda: self._call(peer, request, ends_at), self._paces(request))
         except (OSError, ValueError, RuntimeError) as error:
             logger.warning("the link to server %s was not measured: %s", request.server, error)
             result["problem"] = (str(error) or type(error).__name__)[:_PROBLEM_CHARACTERS]
@@ -123,13 +120,12 @@ class LinkProbes:
                 result["problem"] = f"void: the machine was slower than its emulated links for {late}"
         self._loop.post(lambda: self._keep(result))
 
-    def _wait_for(self, peer: Peer, request: LinkProbe) -> None:
-        """Retry until the other agent accepts a connection. Raises OSError after `CALLING_SECONDS`."""
-        ends_at = time.monotonic() + CALLING_SECONDS
+    def _call(self, peer: Peer, request: LinkProbe, ends_at: float) -> Channel:
+        """Connect to the other agent, which may not listen yet. Raises OSError after ``ends_at``, by the
+        monotonic clock."""
         while True:
             try:
-                peer_wire.call(peer, request.name, request.number, request.secret, self._check).close()
-                return
+                return peer_wire.call(peer, request.name, request.number, request.secret, self._check)
             except OSError:
                 if time.monotonic() > ends_at:
                     raise
