@@ -122,7 +122,7 @@ screenshots: setup-dev ## Take pictures of every page of the running platform: m
 	@$(PY) -m tests.dashboard.take_screenshots $(or $(URL),http://127.0.0.1:8000) $(LOGIN)
 
 # What takes minutes or a running platform is in benchmarks/long: each by itself.
-BENCH = $(foreach room,experts gradients lending runtime scheduling,benchmarks/$(room)/*.py)
+BENCH = $(foreach package,experts gradients lending runtime scheduling,benchmarks/$(package)/*.py)
 bench: setup-dev ## The short set of benchmarks: ratios, not bare times
 	@for file in $$(grep -l '"__main__"' $(BENCH)); do echo "== $$file"; \
 		$(PY) -m $$(echo $${file%.py} | tr / .) || exit 1; done

@@ -32,7 +32,7 @@ from kernels.compiling import INTERPRET_VARIABLE
 
 PROJECT = Path(__file__).resolve().parent.parent
 #: Test folders by the start of a product path; the first match counts.
-ROOMS = {
+PACKAGES = {
     "scheduling/core": ("core", "policies"),
     "scheduling/policies": ("policies", "core"),
     "simulation/baselines": ("policies",),
@@ -157,8 +157,8 @@ def product_files(project: Path = PROJECT) -> list[Path]:
     """Return the product's files, without migrations."""
     found = (
         path
-        for room in sorted({name.split("/")[0] for name in ROOMS})
-        for path in project.joinpath(room).rglob("*.py")
+        for package in sorted({name.split("/")[0] for name in PACKAGES})
+        for path in project.joinpath(package).rglob("*.py")
     )
     return sorted(path for path in found if "migrations" not in path.parts)
 
@@ -231,15 +231,15 @@ def copied_checkout(kept: Path | None) -> Iterator[Path]:
         yield copied
 
 
-def rooms_tests(mutant: Mutant) -> list[str]:
-    """Return the test folders of the mutant's room."""
-    folders = next(folders for start, folders in ROOMS.items() if mutant.path.startswith(start + "/"))
+def package_tests(mutant: Mutant) -> list[str]:
+    """Return the test folders of the mutant's package."""
+    folders = next(folders for start, folders in PACKAGES.items() if mutant.path.startswith(start + "/"))
     return [f"tests/{folder}" for folder in folders]
 
 
 def reach(mutants: Sequence[Mutant], lanes: int, kept: Path | None) -> dict[str, list[str]]:
     """Return the node ids of the tests that run each mutant's function, in this process or in children; the
-    folders of its room if a process ran it whose test is unknown."""
+    folders of its package if a process ran it whose test is unknown."""
     with copied_checkout(kept) as copied, tempfile.TemporaryDirectory(prefix="punctual-hits-") as folder:
         Path(folder).chmod(0o755)
         hits = Path(folder) / "hits"
@@ -249,7 +249,7 @@ def reach(mutants: Sequence[Mutant], lanes: int, kept: Path | None) -> dict[str,
         for name, text in originals.items():
             own = {number: mutant for number, mutant in enumerate(mutants) if mutant.path == name}
             (copied / name).write_text(probed(own, text, hits))
-        folders = sorted({folder for mutant in mutants for folder in rooms_tests(mutant)})
+        folders = sorted({folder for mutant in mutants for folder in package_tests(mutant)})
         command = [sys.executable, "-m", "pytest", "-q", *(["-n", str(lanes)] if lanes else []), *folders]
         subprocess.run(command, cwd=copied, check=False, env={**os.environ, "PYTHONPATH": str(copied)})
         for name, text in originals.items():
@@ -257,7 +257,7 @@ def reach(mutants: Sequence[Mutant], lanes: int, kept: Path | None) -> dict[str,
         found: dict[str, set[str]] = {}
         for line in hits.read_text().splitlines():
             number, _, name = line.partition(" ")
-            found.setdefault(number, set()).update([name] if name else rooms_tests(mutants[int(number)]))
+            found.setdefault(number, set()).update([name] if name else package_tests(mutants[int(number)]))
     return {number: sorted(names) for number, names in found.items()}
 
 
@@ -295,9 +295,11 @@ def run(
     are left out: pytest fails on an unknown node id, which is no defect found."""
     results = []
     with copied_checkout(kept) as copied:
-        existing = collected(sorted({folder for mutant in mutants for folder in rooms_tests(mutant)}), copied)
+        existing = collected(
+            sorted({folder for mutant in mutants for folder in package_tests(mutant)}), copied
+        )
         for number, mutant in enumerate(mutants):
-            folders = rooms_tests(mutant)
+            folders = package_tests(mutant)
             own = [
                 name
                 for name in reached.get(str(number), ())

@@ -76,11 +76,12 @@ def test_the_images_copy_only_existing_files():
 
 
 def test_every_package_of_the_control_plane_is_in_its_image():
-    rooms = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+    settings = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    packages = settings["tool"]["importlinter"]["root_packages"]
     dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
     target = re.search(r"AS control-plane\n(.*?)^FROM ", dockerfile, re.MULTILINE | re.DOTALL)
     assert target is not None
-    assert set(rooms) <= set(re.findall(r"^COPY (\w+) \1$", target[1], re.MULTILINE))
+    assert set(packages) <= set(re.findall(r"^COPY (\w+) \1$", target[1], re.MULTILINE))
 
 
 def test_the_image_contains_the_inference_emulators_imports():

@@ -14,7 +14,7 @@ ROW = re.compile(r"^\| ([^|]+) \| (?:ElasticFlow|Lyra) [^|]+ \| `([^`]+\.py)`: `
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 STEPS = ROW.findall(GLOSSARY)
 #: The packages that implement the papers.
-ROOMS = ("scheduling/core", "lending")
+PACKAGES = ("scheduling/core", "lending")
 #: A reader checks this many opening paragraphs within a minute.
 MOST_OPENINGS = 10
 
@@ -23,7 +23,7 @@ def first_paragraph(path: Path) -> str:
     return (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
 
 
-OPENINGS = {path: first_paragraph(path) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+OPENINGS = {path: first_paragraph(path) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
 
 
 def test_each_row_of_the_table_is_read() -> None:

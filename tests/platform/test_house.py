@@ -19,17 +19,18 @@ PROJECT = Path(__file__).parents[2]
 def test_no_modules_import_each_other_in_a_circle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Imports for types alone count as well; the sorter's error names the circle."""
     monkeypatch.setattr(sys, "path", [str(PROJECT), *sys.path])
-    rooms = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
-    imports = grimp.build_graph(*rooms, exclude_type_checking_imports=False, cache_dir=None)
+    settings = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    packages = settings["tool"]["importlinter"]["root_packages"]
+    imports = grimp.build_graph(*packages, exclude_type_checking_imports=False, cache_dir=None)
     above = {module: imports.find_modules_directly_imported_by(module) for module in imports.modules}
     assert "simulation.engine.world.world" in above["simulation.engine.run"], "imports are not read"
     TopologicalSorter(above).prepare()
 
 
-def test_all_rooms_stand_in_one_contract() -> None:
+def test_all_packages_stand_in_one_contract() -> None:
     settings = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    (layers,) = (c["layers"] for c in settings["contracts"] if c["name"].startswith("All rooms"))
-    assert sorted(room for layer in layers for room in layer.split(" | ")) == sorted(
+    (layers,) = (c["layers"] for c in settings["contracts"] if c["name"].startswith("All packages"))
+    assert sorted(package for layer in layers for package in layer.split(" | ")) == sorted(
         settings["root_packages"]
     )
 
