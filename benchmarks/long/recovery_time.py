@@ -248,9 +248,9 @@ def kept(job: Job, in_memory: bool) -> bool:
     """Return whether a state written by the present workers is kept."""
     found = job.memory_point()
     if in_memory:
-        # Before there is a plan for copies, iterations without copies are stamped, and points are rarer.
-        planned = found["copies"] is not None
-        return planned and found["memory"] is not None and found["protection"] == "full"
+        # Points are rarer before there is a plan for copies, and their period is measured after some points.
+        measured = found["copies"] is not None and found["copies"]["measured_cost"] is not None
+        return measured and found["memory"] is not None and found["protection"] == "full"
     # Two states are needed to know the time between them.
     return sum(point.generation == found["generation"] for point in job.checkpoints()) > 1
 

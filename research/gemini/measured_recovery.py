@@ -55,9 +55,9 @@ def _setting(found: Mapping[str, Any]) -> str:
         return ""
     rate = found["network_bytes_per_second"] / 1e6
     return (
-        f"{found['megabytes']} MB of state, links that carry {rate:.0f} MB/s, "
-        f"storage a twentieth of that, iterations of {found['iteration_seconds']:g} s; {found['machine']}, "
-        f"load {found['load']:.0f}."
+        f"{found['megabytes']} MB of state, at most {found['share']:g} of the time for points, links that "
+        f"carry {rate:.0f} MB/s, storage a twentieth of that, iterations of "
+        f"{found['iteration_seconds']:g} s; {found['machine']}, load {found['load']:.0f}."
     )
 
 

@@ -95,7 +95,7 @@ def test_measured_recovery_costs_have_their_own_table(found, tmp_path):
     file = tmp_path / "measured.json"
     assert recovery_tables(measured_recovery(file)) == (), "nothing was measured, so nothing is shown"
     setting = {
-        "machine": "x", "load": 0.2, "megabytes": 200, "network_bytes_per_second": 1e8,
+        "machine": "x", "load": 0.2, "megabytes": 200, "share": 0.02, "network_bytes_per_second": 1e8,
         "iteration_seconds": 2.0,
     }  # fmt: skip
     loss = dict.fromkeys(
