@@ -74,7 +74,6 @@ class JobEventKind(models.TextChoices):
     MADE_WAY = "made_way", "Made way for a measurement"
     MEASURED_SINCE = "measured_since", "Measured meanwhile"
     MEMORY_RAISED = "memory_raised", "Memory raised"
-    NO_OFFER = "no_offer", "No offer"
     NO_PORT = "no_port", "No free port"
     NO_QUOTA = "no_quota", "No quota"
     NONFINITE = "nonfinite", "Not finite"

@@ -44,7 +44,8 @@ class StoredVerdict:
 
     ``decision``: `ADMITTED`, `DECLINED` or `PENDING`. ``reason_code``: stable, for programs; ``reason``: a
     sentence with the numbers. ``missing_gpus``: GPUs missing at the tightest time. ``offer``: a deadline that
-    can be promised. ``counts_on``: how many lost servers a promise covers and what each costs, as a sentence.
+    can be promised. ``no_offer``: why a declined job has none though a later deadline may be possible, as a
+    sentence. ``counts_on``: how many lost servers a promise covers and what each costs, as a sentence.
     ``needs_profiling``: the scaling curve has to be measured first. ``tiers``: for a model with experts of
     known sizes, see `scheduling.services.memory.tier_options`.
     """
@@ -59,6 +60,7 @@ class StoredVerdict:
     counts_on: str = ""
     missing_gpus: int = 0
     offer: Mapping[str, Any] | None = None
+    no_offer: str = ""
     decision_id: int | None = None
     needs_profiling: bool = False
     tiers: Mapping[str, Any] | None = None

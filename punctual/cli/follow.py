@@ -96,6 +96,8 @@ def ending(job: JobFacts) -> Iterator[str]:
         yield f"Declined. {sentence(job.verdict.reason if job.verdict else '')}".rstrip()
         if job.offer is not None:
             yield f"Accept {output.time_text(job.offer.deadline_at)} instead: punctual accept {job.id}"
+        elif job.verdict is not None and job.verdict.no_offer:
+            yield job.verdict.no_offer
     else:
         yield f"{job.state.capitalize()}."
 

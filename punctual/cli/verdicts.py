@@ -34,6 +34,8 @@ def say_verdict(verdict: Verdict | None, *, subject: str, promised: bool = False
         output.say(tiers_text(verdict.tiers))
     if verdict.offer is not None:
         output.say(f"Offer: {output.time_text(verdict.offer.deadline_at)}{_held(verdict)}")
+    elif verdict.no_offer:
+        output.say(verdict.no_offer)
 
 
 def tiers_text(tiers: TierModes) -> str:

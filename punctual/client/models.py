@@ -68,7 +68,7 @@ class Verdict:
 
     `minimum_satisfactory_share`: least number of GPUs over time that meets the deadline (ElasticFlow, section
     4.1). `slack_seconds`: between planned finish and deadline. `counts_on`: how many lost servers the promise
-    survives.
+    survives. `no_offer`: why a declined job has no offer though a later deadline may be possible.
     """
 
     decision: str = "pending"
@@ -80,6 +80,7 @@ class Verdict:
     slack_seconds: float | None = None
     counts_on: str = ""
     offer: Offer | None = nested(Offer)
+    no_offer: str = ""
     decision_id: int | None = None
     needs_profiling: bool = False
     tiers: TierModes | None = nested(TierModes)

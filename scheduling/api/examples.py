@@ -83,6 +83,7 @@ JOB_EXAMPLES = [
                     "valid_until": "2030-01-31T13:42:00Z",
                     "deadline_seconds": 3005.0,
                 },
+                "no_offer": "",
                 "decision_id": 812,
                 "needs_profiling": False,
                 "tiers": None,

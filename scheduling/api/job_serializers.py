@@ -86,6 +86,10 @@ class VerdictSerializer(serializers.Serializer):
     )
     missing_gpus = serializers.IntegerField(help_text="GPUs that were missing at the tightest time.")
     offer = OfferSerializer(allow_null=True)
+    no_offer = serializers.CharField(
+        help_text="Why a declined job has no offer though a later deadline may be possible: a quota, another "
+        "offer of its project, or another job of it that was tried first, in vain. Else empty."
+    )
     decision_id = serializers.IntegerField(allow_null=True)
     needs_profiling = serializers.BooleanField(help_text="The scaling curve has to be measured first.")
     tiers = TiersSerializer(
@@ -115,6 +119,7 @@ class VerdictSerializer(serializers.Serializer):
                 "valid_until": _time(offer.get("valid_until")),
                 "deadline_seconds": offer.get("deadline_seconds"),
             },
+            "no_offer": instance.no_offer,
             "decision_id": instance.decision_id,
             "needs_profiling": instance.needs_profiling,
             "tiers": instance.tiers,

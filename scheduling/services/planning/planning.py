@@ -411,7 +411,7 @@ def _compute(cluster: Cluster, pool: Pool, policy: Policy, most_work: int, *, re
     if now_asking:
         after = snapshot_after(snapshot, decision)
         offers = find_offers(policy, after, [by_id[job_id] for job_id in now_asking])
-    awaited = tuple(job_id for job_id in asking if job_id not in now_asking)
+    awaited = tuple(job_id for job_id in by_id if job_id not in now_asking)
     return Computed(pool, answer, decision, again, offers, awaited, time.perf_counter() - began)
 
 

@@ -3,7 +3,7 @@ wait."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -20,6 +20,7 @@ from scheduling.models import Job, ScalingCurve
 from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.policies import Policy
 from scheduling.services.rows.borrowed import curve_on
+from scheduling.services.rows.bulk import update_rows
 from scheduling.services.rows.records import planning_fact_changed
 from scheduling.services.rows.slots import frozen_until
 from scheduling.services.rows.wakeups import wake
@@ -27,7 +28,12 @@ from scheduling.services.snapshots.isolating import FAILURES
 from scheduling.services.snapshots.kinds import kinds_to_ask
 from scheduling.services.snapshots.planner_lease import unmoved
 from scheduling.services.snapshots.snapshots import asking_again, cluster_policy, pool_snapshot
-from scheduling.services.verdicts.offers import offer_create, projects_without_offer, within_horizon
+from scheduling.services.verdicts.offers import (
+    end_waits,
+    projects_without_offer,
+    with_offer,
+    within_horizon,
+)
 from scheduling.services.verdicts.quotas import PromiseQuotas
 from scheduling.stored_verdict import StoredVerdict
 
@@ -101,10 +107,8 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
         for job_id, offer in offers.items():
             if job_id not in found or offer.deadline_at < found[job_id][0].deadline_at:
                 found[job_id] = (offer, curves[job_id])
-    # A project with an open offer gets no other.
-    done = [job_id for job_id in rows if job_id in chosen or len(chosen) < most]
     with unmoved(cluster, epoch):
-        _commit(cluster, rows, done, found)
+        _commit(cluster, [rows[job_id] for job_id in chosen], found)
     return 1
 
 
@@ -123,19 +127,18 @@ def _curves_to_ask(rows: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
 
 def _commit(
     cluster: Cluster,
-    rows: dict[str, Job],
-    done: list[str],
-    found: dict[str, tuple[FoundOffer, ScalingCurve]],
+    tried: Sequence[Job],
+    found: Mapping[str, tuple[FoundOffer, ScalingCurve]],
 ) -> None:
     quotas = PromiseQuotas(timezone.now())
-    for job_id in done:
-        row = rows[job_id]
+    for row in tried:
         row.awaits_offer = False
-        if job_id in found:
-            offer, row.curve = found[job_id]
-            made = offer_create(row, offer, quotas)
-            row.verdict = replace(StoredVerdict.from_json(row.verdict), offer=made).as_json()
+        if row.pk in found:
+            offer, row.curve = found[row.pk]
+            row.verdict = with_offer(StoredVerdict.from_json(row.verdict), row, offer, quotas).as_json()
         row.save(update_fields=["awaits_offer", "verdict", "curve"])
+    others = jobs_awaiting_offer(cluster.pk).only("project_id", "verdict")
+    update_rows(end_waits(others, {row.project_id: row.pk for row in tried}), ["awaits_offer", "verdict"])
     if found:
         planning_fact_changed(cluster)
     if offers_wait(cluster):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.db.models import QuerySet
 from django.db.models.expressions import RawSQL
@@ -23,6 +22,7 @@ from scheduling.moments import LONGEST_DEADLINE, moment
 from scheduling.services.rows.plan_json import plan_to_json
 from scheduling.services.rows.records import record
 from scheduling.services.verdicts.quotas import PromiseQuotas
+from scheduling.stored_verdict import StoredVerdict
 
 
 def snapshot_after(snapshot: Snapshot, decision: CoreDecision) -> Snapshot:
@@ -47,11 +47,7 @@ def within_horizon(deadline_at: float, now: float) -> bool:
 def projects_without_offer(job_ids: Sequence[str]) -> list[str]:
     """Return for each project without an open offer the first of these declined jobs, in order."""
     projects = dict(Job.objects.filter(pk__in=job_ids).values_list("pk", "project_id"))
-    taken = set(
-        Offer.objects.filter(project_id__in=projects.values(), state=OfferState.OPEN).values_list(
-            "project_id", flat=True
-        )
-    )
+    taken = set(_open_offers(projects.values()))
     chosen = []
     for job_id in job_ids:
         if projects[job_id] not in taken:
@@ -60,13 +56,51 @@ def projects_without_offer(job_ids: Sequence[str]) -> list[str]:
     return chosen
 
 
-def offer_create(job: Job, found: FoundOffer, quotas: PromiseQuotas) -> dict[str, Any] | None:
-    """Hold the found capacity for the job's project. Return the offer as the verdict shows it; None if the
-    quota forbids it, which is recorded in the job's history."""
+def end_waits(jobs: Iterable[Job], tried: Mapping[int, str]) -> list[Job]:
+    """End the wait for an offer of jobs whose project has an open offer, or whose project's first job was
+    tried in vain; their verdicts name that job. Return the changed jobs.
+
+    ``tried``: by project, the job for which an offer was searched.
+    """
+    waiting = list(jobs)
+    offers = _open_offers({job.project_id for job in waiting}) if waiting else {}
+    ended = []
+    for job in waiting:
+        offer = offers.get(job.project_id)
+        if offer is not None:
+            sentence = (
+                "No later deadline is offered, since a project has one offer at a time: that to job "
+                f"{offer.job_id}, held until {offer.valid_until:%H:%M:%S} UTC. Submit again once it is "
+                "accepted, declined or over."
+            )
+        elif job.project_id in tried:
+            sentence = (
+                f"No later deadline can be promised to job {tried[job.project_id]}, which was tried first in "
+                "the project; a what-if tells if this job could have one."
+            )
+        else:
+            continue
+        job.awaits_offer = False
+        verdict = StoredVerdict.from_json(job.verdict)
+        if verdict.declined:
+            job.verdict = dataclasses.replace(verdict, no_offer=sentence).as_json()
+        ended.append(job)
+    return ended
+
+
+def _open_offers(project_ids: Collection[int]) -> dict[int, Offer]:
+    held = Offer.objects.filter(project_id__in=project_ids, state=OfferState.OPEN)
+    return {offer.project_id: offer for offer in held.only("project_id", "job_id", "valid_until")}
+
+
+def with_offer(answer: StoredVerdict, job: Job, found: FoundOffer, quotas: PromiseQuotas) -> StoredVerdict:
+    """Hold the found capacity for the job's project. Return the job's verdict with the offer, or with the
+    reason why the quota forbids it."""
     refusal = quotas.refusal(job.project, found.plan)
     if refusal is not None:
-        record(job, JobEventKind.NO_OFFER, f"A later deadline could be kept, but is not offered: {refusal}")
-        return None
+        return dataclasses.replace(
+            answer, no_offer=f"A later deadline could be kept, but is not offered: {refusal}"
+        )
     valid_until = timezone.now() + timedelta(seconds=job.cluster.offer_hold_seconds)
     if (starts_at := moment(found.starts_at)) is not None:
         # Computing takes time: an offer must not be accepted after its plan should have begun.
@@ -89,11 +123,12 @@ def offer_create(job: Job, found: FoundOffer, quotas: PromiseQuotas) -> dict[str
     seconds = seconds_from_acceptance(
         deadline_at.timestamp(), valid_until.timestamp(), job.cluster.slot_seconds
     )
-    return {
+    offer = {
         "deadline_at": _rfc3339(deadline_at),
         "valid_until": _rfc3339(valid_until),
         "deadline_seconds": seconds,
     }
+    return dataclasses.replace(answer, offer=offer, no_offer="")
 
 
 def seconds_from_acceptance(deadline_at: float, starts_at: float, slot_seconds: float) -> float:

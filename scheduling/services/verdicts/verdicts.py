@@ -17,7 +17,7 @@ from scheduling.services.generations.failure_charges import CountsOn, class_as_j
 from scheduling.services.memory.tier_options import tier_options
 from scheduling.services.rows.plan_json import plan_to_json
 from scheduling.services.rows.records import Move, move_all
-from scheduling.services.verdicts.offers import offer_create
+from scheduling.services.verdicts.offers import end_waits, with_offer
 from scheduling.services.verdicts.quotas import PromiseQuotas, refused_by_quota, without_copies
 from scheduling.stored_verdict import AnswerCode, StoredVerdict, answered
 
@@ -62,7 +62,7 @@ def apply_verdicts(
             refused.add(job.pk)
             job.awaits_offer = job.pk in awaited and may_be_offered
             if job.pk in offers and may_be_offered:
-                answer = replace(answer, offer=offer_create(job, offers[job.pk], quotas))
+                answer = with_offer(answer, job, offers[job.pk], quotas)
             job.verdict = answer.as_json()
             moves.append(Move(job, JobState.DECLINED, answer.reason, {"code": answer.reason_code}))
             continue
@@ -71,6 +71,7 @@ def apply_verdicts(
         job.promise_outcome = PromiseOutcome.OPEN if job.promised else PromiseOutcome.NONE
         job.plan = plan_to_json(plan) if plan is not None else None
         moves.append(Move(job, JobState.ADMITTED, answer.reason, {"code": answer.reason_code}))
+    end_waits([move.job for move in moves if move.job.awaits_offer], {})
     move_all(moves, fields=_WRITTEN, decision=row)
     return refused
 

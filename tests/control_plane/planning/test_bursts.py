@@ -195,6 +195,9 @@ def test_offers_are_made_once_no_newcomer_waits(burst: Callable[..., list[Job]])
     assert verdict is not None
     assert verdict["offer"] is not None
     assert not Job.objects.filter(awaits_offer=True).exists(), "a project has one live offer at a time"
+    others = Job.objects.filter(pk__in=set(declined) - {offer.job_id})
+    assert others
+    assert all(f"to job {offer.job_id}, held until" in (job.verdict or {})["no_offer"] for job in others)
 
 
 def test_a_burst_takes_no_query_for_each_newcomer(burst: Callable[..., list[Job]]) -> None:

@@ -105,6 +105,16 @@ def test_declined_offer_frees_its_held_gpus(
     assert rival.promised == is_declined
 
 
+def test_job_declined_beside_an_open_offer_names_that_offer(declined: Job, submit: Submit) -> None:
+    other = submit(seconds=10, iterations=3400)
+    run_planner("test")
+    other.refresh_from_db()
+    assert other.state == JobState.DECLINED
+    assert other.verdict is not None
+    assert other.verdict["offer"] is None
+    assert f"to job {declined.pk}, held until" in other.verdict["no_offer"]
+
+
 def test_successor_keeps_the_gradient_choices_of_the_declined_job(
     declined: Job, clock: SimulatedTime
 ) -> None:
