@@ -43,12 +43,8 @@ class GradientDensities:
             name: each
             for name, each in module.named_parameters()
             if name not in without
-            and (
-                each.requires_grad
-                and each.dim() > 1
-                and LEAST_ROWS <= each.shape[0] <= MOST_ROWS
-                or id(each) in tables
-            )
+            and each.requires_grad
+            and (each.dim() > 1 and LEAST_ROWS <= each.shape[0] <= MOST_ROWS or id(each) in tables)
         }
         self._tables = {name for name, each in self._candidates.items() if id(each) in tables}
         #: For each candidate and iteration, a flag for each row.
@@ -77,10 +73,10 @@ class GradientDensities:
         touched = torch.zeros(gradient.shape[0], dtype=torch.bool, device=gradient.device)
         if gradient.is_sparse:
             values = gradient._values()
-            kept = (values.reshape(len(values), -1) != 0).any(1)
+            kept = (values.flatten(1) != 0).any(1)
             touched[gradient._indices()[0][kept]] = True
         else:
-            touched = (gradient.reshape(len(gradient), -1) != 0).any(1)
+            touched = (gradient.flatten(1) != 0).any(1)
         self._touched[name].append(touched.cpu())
 
     def profiles(self, group: dist.ProcessGroup | None) -> list[SparsityProfile]:
