@@ -213,7 +213,7 @@ def test_bytes_on_the_wire_equal_the_reference_exchanges() -> None:
             assert push == pytest.approx(fullest_over_mean(way, gradients))
 
 
-def test_densities_are_those_of_a_rank_also_where_servers_exchange_sums() -> None:
+def test_densities_are_those_of_a_rank_where_servers_exchange_sums() -> None:
     """Planners expect a worker's density, which is lower than that of the sum within its server."""
     for measured, own in run_on_ranks(4, densities_told, PlacementShape(2, 2)):
         assert measured == pytest.approx(own)

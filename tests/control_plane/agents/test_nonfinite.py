@@ -126,7 +126,7 @@ def test_a_late_stop_of_a_generation_that_was_replaced_moves_no_state(
 
 
 @pytest.mark.parametrize(("iteration", "is_news"), [(40, True), (41, False)])
-def test_a_late_report_of_a_replaced_generation_counts_up_to_its_successor(
+def test_a_late_report_counts_up_to_the_iteration_of_its_successor(
     server: Server, generation: Generation, iteration: int, is_news: bool
 ) -> None:
     """The successor began after iteration 40 and reports what it repeats itself."""

@@ -96,7 +96,7 @@ def test_plan_slower_than_none_is_given_up_and_its_job_continues(
 
 
 @pytest.mark.parametrize("now", ["dense", "given up"])
-def test_a_job_leaves_a_losing_plan_that_new_generations_no_longer_follow(
+def test_a_job_leaves_a_losing_plan_that_others_no_longer_follow(
     servers: tuple[Server, Server], now: str
 ) -> None:
     """Its successor in the same row is no plan, or another job has given it up."""
