@@ -114,9 +114,11 @@ def test_job_shows_its_plan_rivals_and_measured_times(world: World) -> None:
     assert [(level["gpus"], level["planner"], level["predicted_seconds"]) for level in shown["levels"]] == [
         (1, "cupcake", 0.1)
     ]
-    # A plan that was made again since predicts nothing about this generation.
-    GradientPlan.objects.filter(pk=plan.pk).update(made_at=plan.made_at + timedelta(seconds=1))
-    assert communication_of(job)["predicted_spans"] == []
+    # A plan that was made again since says nothing about this generation.
+    made_at = plan.made_at + timedelta(seconds=1)
+    GradientPlan.objects.filter(pk=plan.pk).update(made_at=made_at, given_up="slower")
+    later = communication_of(job)
+    assert (later["predicted_spans"], later["given_up"]) == ([], "")
 
 
 def test_job_without_a_plan_shows_the_dense_family(world: World) -> None:
