@@ -5,7 +5,7 @@ Used by fusion, Espresso and combined plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -23,7 +23,7 @@ from communication.hooks.executor import Carrying
 from communication.hooks.feedback import ErrorFeedback, seed_of
 from communication.hooks.groups import PlacementGroups
 from communication.hooks.measures import CommunicationMeasures, StageNotes
-from communication.hooks.residuals import Kept, Segment, from_state, to_state
+from communication.hooks.residuals import RESIDUAL, Kept, Segment, from_state, to_state
 
 #: Key of a state's origin: rank, number of ranks, plan digest as eight 32-bit integers, iteration.
 _ORIGIN = "origin"
@@ -133,9 +133,7 @@ class FusedGradients:
         assert parameter.grad is not None
         view = self._views[place]
         view.copy_(parameter.grad.reshape(-1)).div_(self._groups.shape.workers)
-        for residual in self._carried.pop(self._parameters[place][0], ()):
-            end = residual.start + len(residual.values)
-            view[residual.start : end].add_(residual.values.to(view.device))
+        self._add_carried(self._parameters[place][0], view)
         self._ready.add(place)
 
     def _send_complete_groups(self) -> None:
@@ -198,6 +196,26 @@ class FusedGradients:
         self._iteration += 1
         workers = self._groups.shape.workers
         self._notes.sums.dense_bytes += 2 * (workers - 1) * self._flat.nbytes // workers
+
+    def take_back(self, parameters: Collection[nn.Parameter]) -> None:
+        """Add the present gradients of these parameters to their next ones, since they are not applied: what
+        was sent of them are residuals. Values that are not finite are not kept."""
+        if self._feedback.codec.exact:
+            return
+        dropped = set(map(id, parameters))
+        for name, parameter in self._parameters:
+            if id(parameter) in dropped and parameter.grad is not None:
+                values = parameter.grad.detach().reshape(-1).float().nan_to_num(0.0, 0.0, 0.0)
+                # Every rank carries its share, because the sum over all ranks counts.
+                values /= self._groups.shape.workers
+                self._add_carried(name, values)
+                self._carried[name] = [Kept(RESIDUAL, name, _CARRIED, 0, values)]
+
+    def _add_carried(self, name: str, values: Tensor) -> None:
+        """Add to a parameter's values what is carried of it, and carry it no more."""
+        for residual in self._carried.pop(name, ()):
+            end = residual.start + len(residual.values)
+            values[residual.start : end].add_(residual.values.to(values.device))
 
     def _all_ranks(self, own: bool) -> bool:
         """Return whether ``own`` holds on all ranks."""

@@ -109,7 +109,8 @@ class CommunicationProfile(Message):
     """The input of plans, measured by rank 0 in the first iterations on a number of GPUs.
 
     Attributes:
-        iterations: over which times are medians and densities means. bytes_per_element: of a gradient.
+        iterations: over which times are medians and densities means.
+        bytes_per_element: of most elements; 8 if a gradient cannot be sent as FP32.
         other_seconds: of an iteration outside the backward pass: forward pass, optimizer, data.
         tensors: all gradients, in order of readiness. sparse: those that are mostly zeros.
         codecs: those measured on this device. links: between these GPUs, measured while idle.

@@ -104,6 +104,13 @@ class Generation(models.Model):
             )
         ]
 
+    def is_repeated_from(self, iteration: int) -> bool:
+        """Return whether a later generation trained this iteration again."""
+        later = Generation.objects.filter(
+            job_id=self.job_id, number__gt=self.number, purpose=Purpose.TRAINING, live_at__isnull=False
+        )
+        return later.filter(start_iteration__lt=iteration).exists()
+
     def measured_curve(self) -> ScalingCurve | None:
         """Return the curve for its measurements; None if that curve belongs to another plan family."""
         curve = self.curve or self.job.curve

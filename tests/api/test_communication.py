@@ -114,9 +114,11 @@ def test_job_shows_its_plan_rivals_and_measured_times(world: World) -> None:
     assert [(level["gpus"], level["planner"], level["predicted_seconds"]) for level in shown["levels"]] == [
         (1, "cupcake", 0.1)
     ]
-    # A plan that was made again since predicts nothing about this generation.
-    GradientPlan.objects.filter(pk=plan.pk).update(made_at=plan.made_at + timedelta(seconds=1))
-    assert communication_of(job)["predicted_spans"] == []
+    # A plan that was made again since says nothing about this generation.
+    made_at = plan.made_at + timedelta(seconds=1)
+    GradientPlan.objects.filter(pk=plan.pk).update(made_at=made_at, given_up="slower")
+    later = communication_of(job)
+    assert (later["predicted_spans"], later["given_up"]) == ([], "")
 
 
 def test_job_without_a_plan_shows_the_dense_family(world: World) -> None:
@@ -173,6 +175,24 @@ def test_what_if_on_another_link_is_answered_by_prediction(world: World) -> None
     assert slow[2] < predicted("lossless", 3.125e8)[2] * 1.0001
     assert predicted("lossy", 3.125e8)[2] > 1.5 * slow[2]
     assert predicted("lossy(random-k)", 3.125e8)[2] > 3.0 * slow[2]
+    # With spread experts, Lina's schedule is asked for as well.
+    several = [{"name": f"weight {n}", "elements": 10**6, "gap_seconds": 0.05} for n in range(10)]
+    experts = {
+        "layers": 4, "row_bytes": 1e6, "all_to_all_seconds": 0.01, "backward_all_to_all_seconds": 0.03,
+        "expert_seconds": 0.005,
+    }  # fmt: skip
+    rates = []
+    for told in (None, experts):
+        content = {
+            "tensors": several,
+            "sparse": [],
+            "codecs": [],
+            "other_seconds": 0.1,
+            "bytes_per_element": 4,
+        }
+        GradientProfile.objects.update(content={**content, "experts": told})
+        rates.append(predicted("lossless", 3.125e8)[2])
+    assert rates[1] > 1.1 * rates[0]
     answer = asked(world, link_bytes_per_second=3.125e8)
     assert "predicted from measured gradients" in answer["reason"]
 

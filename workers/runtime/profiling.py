@@ -389,16 +389,16 @@ class ProfilingGeneration:
             lives.iterate()
             densities.iteration_done()
         densities.close()
-        sparse = sparse_fields(densities.profiles(group))
+        profiles = densities.profiles(group)
         links = link_fields(self.assignment.places.servers[:level], group, self.device)
-        if self.leads:
+        if self.leads and profiles is not None:
             if self._codec_times is None:
                 self._codec_times = codec_fields(self.device, courses_of(group))
             fields = profile_fields(
                 runner.parts.module,
                 runner.times.iterations,
                 gpus=level,
-                sparse=sparse,
+                sparse=sparse_fields(profiles),
                 codecs=self._codec_times,
                 links=links,
                 without=runner.parts.experts.hosts,

@@ -29,9 +29,10 @@ class SparseCodec(Codec):
         return indices.long(), read(payload, 0, kept, torch.float32)
 
     def forget(self, payload: Tensor, row: Tensor) -> None:
-        """Set a row to 0 at the places of the payload's values."""
+        """Set a row to 0 at the places of the payload's values. A payload that is not finite sent none."""
         indices, values = self.sent(payload, len(row))
-        row.index_add_(0, indices, torch.where(values != 0, -row[indices], 0.0))
+        was_sent = (values != 0) & values.isfinite()
+        row.index_add_(0, indices, torch.where(was_sent, -row[indices], 0.0))
 
     @abstractmethod
     def select(self, values: Tensor, kept: int, seed: int) -> Tensor:

@@ -135,23 +135,24 @@ class SparseGradients:
         orders = tensor.orders
         if self._shares == 1:
             mine = _rows_of(tensor.parameter, orders.width)
+            touched = len(mine)
             exchanged = _exchanged(tensor, mine, wire)
             rows = exchanged.total
         else:
-            own = self._summed_within(tensor, wire)
+            whole = _dense_of(tensor.parameter, orders.width)
+            touched = int((whole != 0).any(1).sum())
+            own = self._summed_within(whole, wire)
             # Rows beyond the last unit are zeros.
-            mine = _all_units(own).without_zeros()
-            exchanged = _exchanged(tensor, mine, wire)
+            exchanged = _exchanged(tensor, _all_units(own).without_zeros(), wire)
             rows = self._gathered_within(tensor, exchanged.total, len(own), wire)
         unit_bytes = INDEX_BYTES + VALUE_BYTES * orders.width
-        self.measures.tensor(orders.name, len(mine), tensor.units, exchanged, unit_bytes)
+        self.measures.tensor(orders.name, touched, orders.elements // orders.width, exchanged, unit_bytes)
         self.measures.dense_bytes += int(2 * (wire.size - 1) / wire.size * VALUE_BYTES * orders.elements)
         _give(tensor, Rows(rows.places, rows.values / self._groups.shape.workers))
 
-    def _summed_within(self, tensor: _Tensor, wire: Wire) -> Tensor:
+    def _summed_within(self, whole: Tensor, wire: Wire) -> Tensor:
         """Return this rank's share of the server's sum: a row for each unit, padded with zeros."""
-        width = tensor.orders.width
-        whole = _dense_of(tensor.parameter, width)
+        width = whole.shape[1]
         each = -(-len(whole) // self._shares)
         group = self._groups.by_step[Level.INTRA, False]
         begun = time.perf_counter()

@@ -39,7 +39,7 @@ class SparseMeasures:
         self.received_bytes += received_bytes
 
     def tensor(self, name: str, own: int, units: int, exchanged: Exchanged, unit_bytes: int) -> None:
-        """Record an exchanged tensor with ``own`` non-zero units on this rank."""
+        """Record an exchanged tensor. ``own``: non-zero units of this rank's gradient, of ``units``."""
         found = self._densities[name]
         found[0] += own / units if units else 0.0
         found[1] += 1

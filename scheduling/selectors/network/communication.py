@@ -30,7 +30,9 @@ def communication_of(job: Job) -> dict[str, Any]:
     rows = [_level(plan) for plan in plans.order_by("profile__gpus")]
     followed = None
     if generation is not None and generation.communication:
-        followed = plans.filter(pk=generation.communication["plan"]).first()
+        # A newer plan in the same row says nothing of this generation.
+        told = generation.communication
+        followed = plans.filter(pk=told["plan"], made_at=told["made_at"]).first()
     newest = GradientProfile.objects.filter(key=key).order_by("-confirmed_at").first()
     links = known_links(kind) if kind else None
     return {
@@ -47,7 +49,7 @@ def communication_of(job: Job) -> dict[str, Any]:
         "measured_seconds": _measured_seconds(generation, followed),
         "seconds_without_plan": _seconds_without(key, 0 if generation is None else generation.world_size),
         "window": (generation.communication_window or None) if generation is not None else None,
-        "predicted_spans": _predicted_spans(generation, followed),
+        "predicted_spans": [] if followed is None else list(followed.spans),
         "profile": None
         if newest is None
         else {"measured_at": newest.measured_at, "confirmed_at": newest.confirmed_at, "gpus": newest.gpus},
@@ -79,14 +81,6 @@ def _shown_generation(job: Job) -> Generation | None:
 
 def _of_generation(generation: Generation | None, name: str) -> Any:
     return None if generation is None else generation.communication.get(name)
-
-
-def _predicted_spans(generation: Generation | None, plan: GradientPlan | None) -> list[dict[str, Any]]:
-    """Return the predicted spans of the plan that the generation follows; empty if a newer plan has
-    replaced it."""
-    if plan is None or plan.made_at.isoformat() != _of_generation(generation, "made_at"):
-        return []
-    return list(plan.spans)
 
 
 def _measured_seconds(generation: Generation | None, plan: GradientPlan | None) -> float | None:

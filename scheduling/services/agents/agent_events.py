@@ -163,16 +163,8 @@ def _point_complete(job: Job, generation: Generation, checkpoint: Checkpoint) ->
         current.iteration,
         current.generation,
     )
-    successor_began_earlier = (
-        job.generations.filter(
-            purpose=Purpose.TRAINING,
-            number__gt=generation.number,
-            live_at__isnull=False,
-            start_iteration__lt=iteration,
-        ).exists()
-        and generation.state == GenerationState.RETIRED
-    )
-    if newer and not successor_began_earlier and not job.finished():
+    overtaken = generation.state == GenerationState.RETIRED and generation.is_repeated_from(iteration)
+    if newer and not overtaken and not job.finished():
         Job.objects.filter(pk=job.pk, checkpoint=current).update(checkpoint=checkpoint)
         job.checkpoint = checkpoint
         record(

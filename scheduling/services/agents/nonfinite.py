@@ -16,7 +16,9 @@ NOTES_OF_A_JOB = 20
 
 
 def note_nonfinite(job: Job, generation: Generation, event: Mapping[str, Any]) -> None:
-    """Store an event of rank 0."""
+    """Store an event of rank 0. Ignore late ones of iterations that a later generation trained again."""
+    if generation.is_repeated_from(event["iteration"]):
+        return
     known = dict(job.nonfinite)
     if event["what"] == "loss_began":
         told = {**known, "since": event["since"]}

@@ -31,7 +31,7 @@ WINDOW = timedelta(seconds=60)
 
 
 def watch_plans() -> int:
-    """Give up losing plans of running jobs, which then train without a plan. Return the number of plans."""
+    """Give up losing plans of running jobs, which then train without a plan. Return the number of jobs."""
     given_up = 0
     live = Generation.objects.filter(
         purpose=Purpose.TRAINING,
@@ -44,16 +44,15 @@ def watch_plans() -> int:
         plan = (
             GradientPlan.objects.select_related("profile").filter(pk=generation.communication["plan"]).first()
         )
-        if plan is None or not plan.carried_out:
+        if plan is None:
             continue
-        # A later plan may have replaced the followed one in the same row, and has not been tried.
+        # A later plan, or none, may have replaced the followed one in the same row, and has not been tried.
         is_own = plan.made_at.isoformat() == generation.communication["made_at"]
         reason = _loses(generation, plan, is_own=is_own)
         if reason is not None:
-            if is_own:
+            if is_own and plan.carried_out:
                 give_up_plan(plan, reason)
-            given_up += 1
-            renew(
+            given_up += renew(
                 generation,
                 reason="its communication plan was given up",
                 event="plan_given_up",
@@ -64,7 +63,7 @@ def watch_plans() -> int:
 
 def give_up_plan(plan: GradientPlan, reason: str) -> None:
     """Stop using the plan for new generations. Other inputs make another plan."""
-    GradientPlan.objects.filter(pk=plan.pk).update(given_up=reason[:300])
+    GradientPlan.objects.filter(pk=plan.pk, made_at=plan.made_at).update(given_up=reason[:300])
 
 
 def level_measured(job: Job, generation: Generation, gpus: int, iterations_per_second: float) -> None:
@@ -100,6 +99,8 @@ def _plans(job: Job, generation: Generation, gpus: Sequence[int]) -> list[Gradie
         profile__key=function_key_on(job, first.gpu.kind),
         profile__gpus__in=gpus,
         family=gradients_of(generation.runtime_plan["family"]),
+        # A later plan in the same row was not tried.
+        made_at__lte=generation.created_at,
     )
     return list(found.select_related("profile"))
 
@@ -116,20 +117,11 @@ def _loses(generation: Generation, plan: GradientPlan, *, is_own: bool) -> str |
 
     `is_own`: whether `plan` is the one that the generation follows, not its successor.
     """
-    since = max(timezone.now() - WINDOW, generation.live_at or timezone.now())
-    rates = list(
-        JobMetric.objects.filter(
-            job_id=generation.job_id,
-            generation=generation.number,
-            measured_at__gt=since,
-            iterations_per_second__gt=0,
-        ).values_list("iterations_per_second", flat=True)
-    )
     without = _rate_without_plan(plan)
-    rate = median(rates) if len(rates) >= MINIMUM_SAMPLES else None
+    rate = _recent_rate(generation)
     if rate is not None:
         if is_own:
-            GradientPlan.objects.filter(pk=plan.pk).update(measured_seconds=1.0 / rate)
+            GradientPlan.objects.filter(pk=plan.pk, made_at=plan.made_at).update(measured_seconds=1.0 / rate)
         if without is not None and rate < (1.0 - TOLERANCE) * without:
             return _slower(rate, without)
     window: dict[str, Any] = generation.communication_window
@@ -143,6 +135,22 @@ def _loses(generation: Generation, plan: GradientPlan, *, is_own: bool) -> str |
         window["pull_imbalance"],
     )
     return reason_to_fall_back(report, generation.communication["chosen"]["predicted"]["iteration_seconds"])
+
+
+def _recent_rate(generation: Generation) -> float | None:
+    """Return the median iterations a second of the last `WINDOW`, or of the last `MINIMUM_SAMPLES` reports if
+    these take longer; None if there are fewer."""
+    told = JobMetric.objects.filter(
+        job_id=generation.job_id,
+        generation=generation.number,
+        measured_at__gt=generation.live_at or timezone.now(),
+        iterations_per_second__gt=0,
+    )
+    rates = told.order_by("-iteration").values_list("iterations_per_second", flat=True)
+    recent = list(rates.filter(measured_at__gt=timezone.now() - WINDOW))
+    if len(recent) < MINIMUM_SAMPLES:
+        recent = list(rates[:MINIMUM_SAMPLES])
+    return median(recent) if len(recent) >= MINIMUM_SAMPLES else None
 
 
 def _promise_needs(generation: Generation, without: float | None) -> bool:

@@ -16,6 +16,7 @@ from communication.combined.timeline import predicted_spans
 from communication.plan import PredictedSpan
 from communication.profiles.link import LinkProfile
 from communication.profiles.placement import PlacementShape
+from moe.lina.shared_link import Rates
 from scheduling.core.runtime_plans.choosing import CARRIED_OUT
 from scheduling.core.runtime_plans.plan import codecs_of_family
 from scheduling.gradient_records import codecs_of, known_codecs, model_of, sparse_of
@@ -38,9 +39,8 @@ def choices(profile: GradientProfile, inputs: PlanInputs) -> Iterator[tuple[str,
         return
     for family in inputs.families:
         question = question_of(profile, family, inputs.shape, inputs.links)
-        schedule = schedule_of(question, profile.content.get("experts"), inputs.rates, inputs.expert_bytes)
-        offered = () if schedule is None else (schedule,)
-        question = replace(question, memory_bytes=inputs.memory_bytes, offered=offered)
+        question = with_schedule(question, profile, inputs.rates, inputs.expert_bytes)
+        question = replace(question, memory_bytes=inputs.memory_bytes)
         yield family, _row(question, choose(question))
 
 
@@ -64,6 +64,17 @@ def question_of(
         planners=tuple(each for each in CARRIED_OUT if each in PLANNERS) if can_be_carried else PLANNERS[:1],
         dense_element_bytes=element_bytes,
     )
+
+
+def with_schedule(
+    question: PlanQuestion, profile: GradientProfile, rates: Rates, expert_bytes: int | None = None
+) -> PlanQuestion:
+    """Return the question with Lina's schedule on offer, if the profile has experts and a plan can carry its
+    gradients (`schedule_of`)."""
+    if question.dense_element_bytes > FP32_BYTES:
+        return question
+    schedule = schedule_of(question, profile.content.get("experts"), rates, expert_bytes)
+    return replace(question, offered=() if schedule is None else (schedule,))
 
 
 def _row(question: PlanQuestion, choice: PlanChoice) -> dict[str, Any]:

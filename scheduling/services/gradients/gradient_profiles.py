@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from communication.zen.drift import with_densities
 from punctual.protocol.communication import CommunicationProfile, CommunicationWindow
-from scheduling.choices import Purpose
+from scheduling.choices import GenerationState, Purpose
 from scheduling.curve_keys import function_key_on
 from scheduling.link_drift import MOST_DRIFT
 from scheduling.models import Generation, GradientPlan, GradientProfile, Job
@@ -64,7 +64,9 @@ def note_window(generation: Generation, event: Mapping[str, Any], happened_at: d
     told = {name: event[name] for name in CommunicationWindow.model_fields}
     generation.communication_window = {**told, "told_at": happened_at.isoformat()}
     generation.save(update_fields=["communication_window"])
-    _note_densities(generation, {each["name"]: each["density"] for each in told["densities"]})
+    # A late window of a replaced generation is older than what its successor measured.
+    if generation.state != GenerationState.RETIRED:
+        _note_densities(generation, {each["name"]: each["density"] for each in told["densities"]})
 
 
 def _note_densities(generation: Generation, densities: Mapping[str, float]) -> None:

@@ -13,8 +13,8 @@ from communication.combined.question import PlanQuestion
 from communication.profiles.link import LinkProfile, LinkRate
 from scheduling.core.runtime_plans.expert_families import gradients_of
 from scheduling.models import CurveLevel, GradientPlan, GradientProfile, ScalingCurve
-from scheduling.selectors.network.link_profiles import known_links
-from scheduling.services.gradients.gradient_choices import question_of
+from scheduling.selectors.network.link_profiles import known_links, known_rates
+from scheduling.services.gradients.gradient_choices import question_of, with_schedule
 from scheduling.services.gradients.gradient_plans import shape_of_level
 
 #: Limit with which all planners answer within a request: Espresso takes seconds for more tensors.
@@ -31,6 +31,7 @@ def levels_on(
         function: key of the function with its hyperparameters. server_size: GPUs of a server.
     """
     here = known_links(curve.gpu_kind).profile
+    rates = known_rates(curve.gpu_kind)
     there = LinkProfile(LinkRate(here.between.latency_seconds, bytes_per_second), here.within)
     profiles = {one.gpus: one for one in GradientProfile.objects.filter(key=function)}
     found = []
@@ -40,7 +41,7 @@ def levels_on(
         if profile is None or asked is None:
             continue
         now = _predicted_now(profile, gradients_of(curve.plan_family), asked)
-        then = _seconds(choose(replace(asked, links=there)).chosen)
+        then = _seconds(choose(with_schedule(replace(asked, links=there), profile, rates)).chosen)
         level.iterations_per_second *= now / then
         found.append(level)
     return found

@@ -26,7 +26,7 @@ from scheduling.choices import (
     Purpose,
 )
 from scheduling.core.runtime_plans.expert_families import UNPLANNED
-from scheduling.curve_keys import function_key_on
+from scheduling.curve_keys import function_key_on, keys_without_plan
 from scheduling.models import CurveLevel, Generation, GradientPlan, Job, ScalingCurve
 from scheduling.models.functions import NOT_VOID, UNREAD_OF_VERSION
 from scheduling.services.generations.following_plans import FollowedPlans
@@ -42,7 +42,7 @@ from scheduling.services.verdicts.quotas import profiling_refusal
 if TYPE_CHECKING:
     from scheduling.services.measuring.room_to_measure import Measurement, RoomToMeasure
 
-#: Jobs examined, in order of submission.
+#: Jobs examined whose functions have winning plans, in order of submission.
 MOST_LOOKED_AT = 20
 #: A change must save this multiple of its cost.
 GAIN_OVER_PAUSE = 3.0
@@ -95,12 +95,15 @@ def follow_newer_plans() -> int:
         communication__has_key="plan",
         job__state=JobState.RUNNING,
         job__promised=False,
-    ).select_related("job__curve", "job__function_version")
-    for generation in live.defer(f"job__{UNREAD_OF_VERSION}").order_by("pk")[:MOST_LOOKED_AT]:
-        plan = GradientPlan.objects.filter(pk=generation.communication["plan"]).first()
-        if plan is None or plan.made_at.isoformat() <= generation.communication["made_at"]:
-            continue
-        if _newer_pays(generation, plan):
+    )
+    followed = list(live.values_list("pk", "communication__plan", "communication__made_at"))
+    plans = GradientPlan.objects.filter(pk__in={plan for _, plan, _ in followed})
+    made = {pk: at.isoformat() for pk, at in plans.values_list("pk", "made_at")}
+    replaced = [pk for pk, plan, at in followed if made.get(plan, at) > at]
+    outdated = live.filter(pk__in=replaced).select_related("job__curve", "job__function_version")
+    for generation in outdated.defer(f"job__{UNREAD_OF_VERSION}").order_by("pk"):
+        plan = plans.filter(pk=generation.communication["plan"]).first()
+        if plan is not None and _newer_pays(generation, plan):
             renewed += renew(
                 generation,
                 reason="it follows a newer communication plan",
@@ -143,8 +146,10 @@ def _measurements() -> QuerySet[Generation]:
 def _without_plan(cluster: Cluster) -> Iterator[tuple[Job, str]]:
     """Yield unpromised jobs whose measured curve has no plan, with the plan family that is predicted to
     win."""
+    functions = set(winning_plans().values_list("profile__key", flat=True))
     jobs = Job.objects.filter(
         cluster=cluster,
+        curve__key__in=[key for function in functions for key in keys_without_plan(function)],
         state__in=PLANNED_STATES,
         promised=False,
         paused_by_owner=False,

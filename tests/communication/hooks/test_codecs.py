@@ -146,3 +146,11 @@ def test_forgetting_resets_only_the_sent_elements() -> None:
     codec.forget(payload, row)
     sent = decoded(codec, values, 0) != 0
     assert torch.equal(row, torch.where(sent, 0.0, 1.0))
+
+
+def test_a_payload_that_is_not_finite_resets_nothing() -> None:
+    """Its padding stands for no element."""
+    codec, values, row = DGC(), torch.zeros(30_000), torch.ones(30_000)
+    values[7] = torch.nan
+    codec.forget(codec.encode(values, 0), row)
+    assert torch.equal(row, torch.ones(30_000))

@@ -219,6 +219,34 @@ def moved_to_fewer_ranks(codec: str, before: PlacementShape, after: PlacementSha
     return lost
 
 
+def lost_of_a_layer_used_in_turns(codec: str) -> float:
+    """Return how much of a layer's gradients is neither applied nor a residual, if no rank uses it in every
+    second iteration."""
+    shape = PlacementShape(1, 2)
+    groups, model = PlacementGroups.open(shape), the_model()
+    synchroniser = fused(model, orders(shape, (2, 6), codec), groups)
+    weight = model[4].weight
+    total, applied = torch.zeros_like(weight), torch.zeros_like(weight)
+    for number in range(4):
+        generator = torch.Generator().manual_seed(10 * number + dist.get_rank())
+        uses = model if number % 2 == 0 else model[:4]
+        model.zero_grad()
+        uses(torch.randn(4, 7, generator=generator)).square().mean().backward()
+        total += 0.0 if weight.grad is None else weight.grad / shape.workers
+        is_unused = weight.grad is None
+        synchroniser.after_backward()
+        if is_unused:
+            synchroniser.take_back([weight])
+        else:
+            applied += weight.grad
+    synchroniser.close()
+    dist.all_reduce(total)
+    states: list[Any] = [None] * shape.workers
+    dist.all_gather_object(states, synchroniser.state())
+    groups.close()
+    return float((total - applied - residual_sums(states)["4.weight"].view_as(weight)).abs().max())
+
+
 class _Noting(Identity):
     """Notes how many gradients are ready when a group is encoded."""
 
@@ -321,6 +349,11 @@ def test_training_resumes_from_its_own_state_with_the_same_bits(
 )
 def test_nothing_is_lost_with_fewer_ranks(codec: str, before: PlacementShape, after: PlacementShape) -> None:
     assert max(run_on_ranks(4, moved_to_fewer_ranks, codec, before, after)) < 1e-6
+
+
+@pytest.mark.parametrize("codec", ["random-k", "onebit"])
+def test_nothing_is_lost_of_a_layer_that_no_rank_uses_at_times(codec: str) -> None:
+    assert max(run_on_ranks(2, lost_of_a_layer_used_in_turns, codec)) < 1e-6
 
 
 def test_a_group_is_sent_during_the_backward_pass() -> None:

@@ -131,6 +131,19 @@ def counted(shape: PlacementShape) -> dict[str, Any]:
     return results
 
 
+def densities_told(shape: PlacementShape) -> tuple[float, float]:
+    """Return the density that was measured, and that of this rank's own gradient."""
+    groups = PlacementGroups.open(shape)
+    parameter = nn.Parameter(torch.zeros(UNITS, 1))
+    parameter.grad = gradient(dist.get_rank(), 7, 1, whole=True)
+    own = float((parameter.grad != 0).float().mean())
+    plan = zen_orders_from_message(message(shape, tensor_message("t", UNITS, 1, "zen", "coo", "coo")))
+    synchroniser = SparseGradients({"t": parameter}, plan, groups)
+    synchroniser.after_backward()
+    groups.close()
+    return synchroniser.measures.densities["t"], own
+
+
 def at_the_edges() -> None:
     """Exchange fewer units than ranks, empty gradients, NaN, and tensors that no rank used."""
     shape = PlacementShape(1, 2)
@@ -198,6 +211,12 @@ def test_bytes_on_the_wire_equal_the_reference_exchanges() -> None:
                 continue
             assert pull == pytest.approx(reference.pull_imbalance)
             assert push == pytest.approx(fullest_over_mean(way, gradients))
+
+
+def test_densities_are_those_of_a_rank_where_servers_exchange_sums() -> None:
+    """Planners expect a worker's density, which is lower than that of the sum within its server."""
+    for measured, own in run_on_ranks(4, densities_told, PlacementShape(2, 2)):
+        assert measured == pytest.approx(own)
 
 
 def fullest_over_mean(way: str, gradients: list[Any]) -> float:

@@ -123,3 +123,17 @@ def test_a_late_stop_of_a_generation_that_was_replaced_moves_no_state(
     Generation.objects.filter(pk=generation.pk).update(state="retired", retired_because="taken_over")
     job = fail(server, generation, 120)
     assert (job.state, job.checkpoint) == (JobState.RUNNING, newest)
+
+
+@pytest.mark.parametrize(("iteration", "is_news"), [(40, True), (41, False)])
+def test_a_late_report_counts_up_to_the_iteration_of_its_successor(
+    server: Server, generation: Generation, iteration: int, is_news: bool
+) -> None:
+    """The successor began after iteration 40 and reports what it repeats itself."""
+    Generation.objects.filter(pk=generation.pk).update(state="retired", retired_because="lost")
+    generation.pk, generation.number = None, generation.number + 1
+    generation.start_iteration, generation.live_at = 40, timezone.now()
+    generation.save()
+    generation.number -= 1
+    job = send_event(server, generation, what="loss_began", iteration=iteration, since=iteration)
+    assert (warning_of(job) != "") == is_news

@@ -95,6 +95,31 @@ def test_plan_slower_than_none_is_given_up_and_its_job_continues(
     assert watch_plans() == 0
 
 
+@pytest.mark.parametrize("now", ["dense", "given up"])
+def test_a_job_leaves_a_losing_plan_that_others_no_longer_follow(
+    servers: tuple[Server, Server], now: str
+) -> None:
+    """Its successor in the same row is no plan, or another job has given it up."""
+    generation = running(servers, 4.0, dense=5.0)
+    change = {"planner": "dense", "made_at": timezone.now() + timedelta(seconds=5)}
+    GradientPlan.objects.filter(pk=generation.communication["plan"]).update(
+        **change if now == "dense" else {"given_up": "slower"}
+    )
+    assert watch_plans() == 1
+    assert generation.job.generations.get(number=generation.number + 1).communication == {}
+    assert watch_plans() == 0
+
+
+def test_slow_iterations_are_judged_over_more_than_a_minute(servers: tuple[Server, Server]) -> None:
+    generation = running(servers, 4.0, dense=5.0)
+    now = timezone.now()
+    Generation.objects.filter(pk=generation.pk).update(live_at=now - timedelta(minutes=10))
+    for number, metric in enumerate(JobMetric.objects.order_by("-iteration")):
+        metric.measured_at = now - timedelta(seconds=20 * number)
+        metric.save()
+    assert watch_plans() == 1
+
+
 def test_plan_faster_than_none_is_kept_at_any_prediction(
     servers: tuple[Server, Server],
 ) -> None:
@@ -126,13 +151,17 @@ def test_a_plan_is_judged_by_its_own_prediction(servers: tuple[Server, Server]) 
     assert not GradientPlan.objects.exclude(given_up="").exists()
 
 
-@pytest.mark.parametrize(("density", "moved"), [(0.0115, False), (0.02, True), (0.005, True)])
+@pytest.mark.parametrize(
+    ("density", "state", "moved"),
+    [(0.0115, "live", False), (0.02, "live", True), (0.005, "live", True), (0.02, "retired", False)],
+)
 def test_plans_are_renewed_where_densities_drift(
-    servers: tuple[Server, Server], density: float, moved: bool
+    servers: tuple[Server, Server], density: float, state: str, moved: bool
 ) -> None:
     sums = [{"workers": 2, "density": 0.015}]
     table = {"name": "layer3.weight", "width": 64, "density": 0.01, "beta": 0.6, "skew": 0.1, "sums": sums}
     generation = running(servers, 6.0, dense=5.0, sparse=[table])
+    Generation.objects.filter(pk=generation.pk).update(state=state)
     densities = [{"name": "layer3.weight", "density": density}, {"name": "no such", "density": 0.5}]
     send(servers[0], {"events": [window(generation, densities=densities)]})
     profile = GradientProfile.objects.get(gpus=2)
@@ -173,6 +202,14 @@ def test_level_measured_slower_than_without_a_plan_ends_the_plan(
     assert (lost.family, lost.profile.gpus) == ("lossy", 2)
     # The measured level stays in the curve: without the plan the job is faster than that.
     assert generation.job.curve.levels.get(gpus=2).iterations_per_second == 4.0  # type: ignore[union-attr]
+
+
+def test_a_level_does_not_end_a_plan_that_was_made_meanwhile(servers: tuple[Server, Server]) -> None:
+    generation = running(servers, 6.0, dense=5.0, purpose=Purpose.PROFILING, profile={"levels": [1, 2]})
+    GradientPlan.objects.update(made_at=timezone.now() + timedelta(seconds=1))
+    level = event(generation, "profile_level", gpus=2, iterations_per_second=4.0)
+    send(servers[0], {"events": [level]})
+    assert not GradientPlan.objects.exclude(given_up="", measured_seconds=None).exists()
 
 
 def test_a_plan_that_workers_cannot_follow_is_not_tried_again(servers: tuple[Server, Server]) -> None:

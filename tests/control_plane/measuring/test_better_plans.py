@@ -3,7 +3,7 @@ faster."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from cluster.models import Cluster, Server
 from scheduling.choices import CurveState, Purpose
 from scheduling.models import CurveLevel, Generation, GradientPlan, Job, ScalingCurve
 from scheduling.services.gradients.gradient_plans import make_plans
+from scheduling.services.measuring import better_plans
 from scheduling.services.measuring.better_plans import (
     follow_newer_plans,
     measurement_of_better_plan,
@@ -22,7 +23,7 @@ from scheduling.services.measuring.better_plans import (
 from scheduling.services.measuring.profiling import settle_broken_off, start_measurement
 from scheduling.services.measuring.room_to_measure import RoomToMeasure
 from scheduling.services.snapshots.snapshots import cluster_policy
-from tests.control_plane.agent_api import busy_server, event, send
+from tests.control_plane.agent_api import busy_server, event, send, training_job
 from tests.control_plane.gradients.test_gradient_plans import measured_job, submission_curve, successor
 from tests.control_plane.simulated_time import SimulatedTime
 
@@ -248,3 +249,32 @@ def test_better_plan_check_without_candidates_takes_one_query(
         assert measurement_of_better_plan(room) is None
     with django_assert_num_queries(1):
         assert take_up_better_plans() == 0
+
+
+def test_jobs_without_a_winning_plan_do_not_hide_later_ones(
+    servers: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(better_plans, "MOST_LOOKED_AT", 1)
+    job, _ = training_without_plan(servers)
+    earlier, _ = training_job(busy_server("node-c"))
+    earlier.hyperparameters = {**job.hyperparameters, "hidden": 512}
+    earlier.submitted_at = job.submitted_at - timedelta(hours=1)
+    earlier.curve = submission_curve(earlier)
+    earlier.save()
+    set_levels(earlier.curve, DENSE)
+    measurement = next_measurement(servers)
+    assert measurement is not None
+    assert measurement.job == job
+
+
+def test_jobs_with_the_newest_plan_do_not_hide_later_ones(
+    servers: tuple[Server, Server], clock: SimulatedTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(better_plans, "MOST_LOOKED_AT", 1)
+    _, first = training_job(busy_server("node-c"))
+    _, generation = training_under_plan(servers, 9.0)
+    told = {"plan": generation.communication["plan"], "made_at": LATER.isoformat()}
+    Generation.objects.filter(pk=first.pk).update(communication=told, state="live", goal="train")
+    clock.turn(1.0)
+    renew_plan(generation)
+    assert follow_newer_plans() == 1

@@ -120,12 +120,28 @@ def test_densities_are_shares_of_touched_rows(alone: None) -> None:
         if watched:
             densities.iteration_done()
     densities.close()
-    by_name = {profile.tensor: profile for profile in densities.profiles(None)}
+    by_name = {profile.tensor: profile for profile in densities.profiles(None) or []}
     assert {name: item.rows for name, item in by_name.items()} == {"rows.weight": True, "table.weight": False}
     rows_seen = [[np.unique(touched[0]) + 1], [np.unique(touched[2]) + 1]]
     assert by_name["rows.weight"] == replace(measured_profile("rows.weight", 300, 3, rows_seen), rows=True)
     assert not by_name["table.weight"].rows
     assert by_name["table.weight"].densification.density == pytest.approx(0.01)
+
+
+def test_frozen_tables_and_gradients_without_elements_are_no_obstacle(alone: None) -> None:
+    """A frozen table has no gradient; a batch of padding touches no row; a layer may have no columns."""
+    frozen = nn.Embedding.from_pretrained(torch.zeros(100, 2), sparse=True)
+    model = nn.ModuleDict({"frozen": frozen, "rows": nn.Embedding(100, 2, padding_idx=0, sparse=True)})
+    model.register_parameter("empty", nn.Parameter(torch.zeros(100, 0)))
+    densities = GradientDensities(model)
+    densities.watching = True
+    rows = model["frozen"](torch.tensor([1])) + model["rows"](torch.tensor([0]))
+    (rows.sum() + model.empty.sum()).backward()
+    densities.iteration_done()
+    densities.close()
+    (rows_profile,) = densities.profiles(None) or []
+    assert (rows_profile.tensor, rows_profile.densification.density) == ("rows.weight", 0.0)
+    assert GradientDensities(model).profiles(None) is None
 
 
 def test_gaps_follow_the_order_in_which_gradients_are_ready() -> None:
@@ -172,6 +188,10 @@ def test_models_too_large_for_a_record_are_not_reported(monkeypatch: pytest.Monk
     for module, size in ((few, 4), (nn.Linear(2, 2).bfloat16(), 2), (nn.Linear(2, 2).double(), 8)):
         assert fields(module)["bytes_per_element"] == size
     assert fields(nn.Sequential(few, nn.Linear(2, 2).bfloat16()))["bytes_per_element"] == 4
+    # Most elements count; a gradient that no plan can carry counts alone.
+    assert fields(nn.Sequential(few, nn.Linear(2, 9).bfloat16()))["bytes_per_element"] == 2
+    assert fields(nn.Sequential(nn.Linear(2, 9), few.double()))["bytes_per_element"] == 8
+    few.float()
     monkeypatch.setattr(limits, "COMMUNICATION_RECORD_BYTES", 100)
     assert fields(few) is None
     monkeypatch.undo()

@@ -164,7 +164,7 @@ class IterationRunner:
         if self._trained.late:
             exchange.result()  # raises unless all ranks train the same parameters
             self._trained.synchronise()
-        used = not usage.is_partial or usage.drop_unused(exchange.flags())
+        used = not usage.is_partial or self.synchronisation.drop_unused(exchange.flags())
         if not used and all(each.grad is None for each in self._trained.late):
             raise refused(
                 "train() returned a loss that depends on none of the model's parameters: compute it with the "

@@ -43,12 +43,9 @@ class GradientDensities:
             name: each
             for name, each in module.named_parameters()
             if name not in without
-            and (
-                each.requires_grad
-                and each.dim() > 1
-                and LEAST_ROWS <= each.shape[0] <= MOST_ROWS
-                or id(each) in tables
-            )
+            and each.requires_grad
+            and each.numel()
+            and (each.dim() > 1 and LEAST_ROWS <= each.shape[0] <= MOST_ROWS or id(each) in tables)
         }
         self._tables = {name for name, each in self._candidates.items() if id(each) in tables}
         #: For each candidate and iteration, a flag for each row.
@@ -77,15 +74,22 @@ class GradientDensities:
         touched = torch.zeros(gradient.shape[0], dtype=torch.bool, device=gradient.device)
         if gradient.is_sparse:
             values = gradient._values()
-            kept = (values.reshape(len(values), -1) != 0).any(1)
+            kept = (values.flatten(1) != 0).any(1)
             touched[gradient._indices()[0][kept]] = True
         else:
-            touched = (gradient.reshape(len(gradient), -1) != 0).any(1)
+            touched = (gradient.flatten(1) != 0).any(1)
         self._touched[name].append(touched.cpu())
 
-    def profiles(self, group: dist.ProcessGroup | None) -> list[SparsityProfile]:
+    def profiles(self, group: dist.ProcessGroup | None) -> list[SparsityProfile] | None:
         """Return the profiles of sparse gradients over all ranks of a group. All ranks call this together,
-        after the same number of watched iterations."""
+        after the same number of watched iterations.
+
+        Tables with sparse gradients are reported at any density, also if no row was touched: a plan of the
+        other gradients must not include them. None if they cannot all be reported.
+        """
+        most = limits.SPARSE_TENSORS_OF_A_MODEL
+        if len(self._tables) > most or self._tables and not self._iterations:
+            return None
         if not self._candidates or not self._iterations:
             return []
         own = torch.tensor(
@@ -95,18 +99,10 @@ class GradientDensities:
         if dist.get_world_size(group) > 1:
             dist.all_reduce(own, group=group)
         mean = dict(zip(self._candidates, (own / dist.get_world_size(group)).tolist(), strict=True))
-        # All zeros: nothing was computed. Tables with sparse gradients are reported at any density, as a plan
-        # of the other gradients must not include them.
-        sparse = [
-            name
-            for name, each in mean.items()
-            if each > 0.0 and (each < SPARSE_DENSITY or name in self._tables)
-        ]
-        sparse = sorted(
-            sorted(sparse, key=lambda name: -self._candidates[name].numel())[
-                : limits.SPARSE_TENSORS_OF_A_MODEL
-            ]
-        )
+        # All zeros: nothing was computed.
+        sparse = [name for name, each in mean.items() if name in self._tables or 0.0 < each < SPARSE_DENSITY]
+        sparse.sort(key=lambda name: (name not in self._tables, -self._candidates[name].numel()))
+        sparse = sorted(sparse[:most])
         return [self._profile(name, group) for name in sparse]
 
     def _profile(self, name: str, group: dist.ProcessGroup | None) -> SparsityProfile:

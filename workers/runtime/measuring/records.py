@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from types import MappingProxyType
 from typing import Any
@@ -47,8 +48,7 @@ def profile_fields(
     fields = {
         "gpus": gpus,
         "iterations": len(iterations),
-        # The largest of mixed types; plans carry at most 8.
-        "bytes_per_element": min(8, max(each.element_size() for each in trained.values())),
+        "bytes_per_element": _bytes_per_element(trained.values()),
         "other_seconds": median(each.other for each in iterations),
         "tensors": [
             {"name": name, "elements": sizes[name], "gap_seconds": round(gap, 9)}
@@ -86,6 +86,17 @@ def window_fields(
         "spans": measured["spans"][: limits.SPANS_OF_A_WINDOW],
     }
     return fields if _fits(fields) else None
+
+
+def _bytes_per_element(trained: Iterable[nn.Parameter]) -> int:
+    """Return the element size that most elements of gradients have; 8 if a gradient cannot be sent as FP32,
+    because no plan can carry it then."""
+    elements: Counter[int] = Counter()
+    for each in trained:
+        if each.numel() and not (each.is_floating_point() and each.element_size() <= 4):
+            return 8
+        elements[each.element_size()] += each.numel()
+    return max(elements, key=lambda size: (elements[size], size))
 
 
 def _can_be_told(name: str) -> bool:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -110,6 +110,11 @@ class CompressedSynchroniser(GradientSynchroniser):
         assert self._fused is not None
         assert self._model is not None
         self._fused.after_backward(late=self._model.is_late)
+
+    def take_back(self, parameters: Collection[nn.Parameter]) -> None:
+        """Keep what was sent of these parameters for their next gradients."""
+        assert self._fused is not None
+        self._fused.take_back(parameters)
 
     def measured(self) -> CommunicationMeasures:
         """Return seconds, bytes and residuals of the groups."""

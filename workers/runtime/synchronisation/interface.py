@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,6 +68,9 @@ class GradientSynchroniser(ABC):
     @abstractmethod
     def after_backward(self) -> None:
         """Make the gradients the mean over the ranks, after the backward pass."""
+
+    def take_back(self, parameters: Collection[nn.Parameter]) -> None:  # noqa: B027 - most kinds keep nothing
+        """Keep what was sent of parameters that no rank used: their gradients are removed, not applied."""
 
     @contextmanager
     def whole(self) -> Iterator[None]:

@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from workers.runtime.function.parts import TrainingParts
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 
+#: Stands for the number of rows of a gradient that is dense.
+_DENSE = -1
+
 
 class SparseSynchroniser(GradientSynchroniser):
     """Takes the tables with sparse gradients; averages them after the backward pass."""
@@ -54,16 +57,19 @@ class SparseSynchroniser(GradientSynchroniser):
         """Replace each gradient by the mean over ranks."""
         if self._world_size == 1 or not self._parameters:
             return
-        sparse = []
-        for parameter in self._parameters:
-            if parameter.grad is not None and not parameter.grad.is_sparse:
-                # The table is also used densely, so its gradient is dense on every rank.
-                dist.all_reduce(parameter.grad, group=self._group)
-                parameter.grad /= self._world_size
-            else:
-                sparse.append(parameter)
-        if sparse:
-            self._average(sparse)
+        local = [_rows_and_values(parameter) for parameter in self._parameters]
+        told = [_DENSE if each is None else len(each[0]) for each in local]
+        counts = torch.stack(self._gather(torch.tensor(told)))
+        rows = {
+            place: each
+            for place, each in enumerate(local)
+            if each is not None and (counts[:, place] != _DENSE).all()
+        }
+        for place, parameter in enumerate(self._parameters):
+            if place not in rows:
+                self._average_whole(parameter)
+        if rows:
+            self._average([self._parameters[place] for place in rows], [*rows.values()], counts[:, [*rows]])
 
     def state(self) -> dict[str, Tensor]:
         """Return {}: this kind has no state."""
@@ -72,10 +78,21 @@ class SparseSynchroniser(GradientSynchroniser):
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Do nothing: this kind has no state."""
 
-    def _average(self, parameters: list[nn.Parameter]) -> None:
-        """Average by three collectives for all tables together: row counts, row indices, values."""
-        local = [_rows_and_values(parameter) for parameter in parameters]
-        counts = self._gather(torch.tensor([len(rows) for rows, _ in local]))
+    def _average_whole(self, parameter: nn.Parameter) -> None:
+        """Average a gradient that is dense on some rank, because the table was also used densely there."""
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        parameter.grad = gradient.to_dense() if gradient.is_sparse else gradient
+        dist.all_reduce(parameter.grad, group=self._group)
+        parameter.grad /= self._world_size
+
+    def _average(
+        self, parameters: Sequence[nn.Parameter], local: Sequence[tuple[Tensor, Tensor]], counts: Tensor
+    ) -> None:
+        """Average by two collectives for all tables together: row indices, values.
+
+        Args:
+            local: those of this rank. counts: how many rows each rank has of each table.
+        """
         widths = [math.prod(parameter.shape[1:]) for parameter in parameters]
         most_rows = max(int(each.sum()) for each in counts)
         most_values = max(int((each * torch.tensor(widths)).sum()) for each in counts)
@@ -92,7 +109,8 @@ class SparseSynchroniser(GradientSynchroniser):
                 values_at[rank] += count * width
             parameter.grad = torch.sparse_coo_tensor(
                 torch.cat(all_rows)[None],
-                torch.cat(all_values).view(-1, *parameter.shape[1:]) / self._world_size,
+                # Tables of several types travel as one that holds them all.
+                (torch.cat(all_values).view(-1, *parameter.shape[1:]) / self._world_size).to(parameter.dtype),
                 parameter.shape,
                 check_invariants=False,
             ).coalesce()
@@ -120,13 +138,16 @@ def first_ones_values(parameters: Sequence[nn.Parameter], group: dist.ProcessGro
             dist.broadcast(parameter.detach(), src=first, group=group)
 
 
-def _rows_and_values(parameter: nn.Parameter) -> tuple[Tensor, Tensor]:
-    """Return the row indices of a gradient (each once) and their values; empty if the table was not used."""
+def _rows_and_values(parameter: nn.Parameter) -> tuple[Tensor, Tensor] | None:
+    """Return the row indices of a gradient (each once) and their values; empty if the table was not used,
+    None if the gradient is dense."""
     if parameter.grad is None:
         return (
             torch.empty(0, dtype=torch.int64, device=parameter.device),
             torch.empty(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device),
         )
+    if not parameter.grad.is_sparse:
+        return None
     gradient = parameter.grad.coalesce()
     return gradient.indices()[0], gradient.values()
 

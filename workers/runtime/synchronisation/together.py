@@ -109,6 +109,19 @@ class Synchronisation:
         for synchroniser in self._synchronisers.values():
             synchroniser.after_backward()
 
+    def drop_unused(self, sums: Tensor) -> bool:
+        """Remove the gradients of parameters that no rank used; return whether any gradient is left.
+
+        Args:
+            sums: the sums of all ranks' flags of `usage`.
+        """
+        unused = self.usage.unused(sums)
+        for synchroniser in self._synchronisers.values():
+            synchroniser.take_back(unused)
+        for parameter in unused:
+            parameter.grad = None
+        return self.usage.has_gradients
+
     def close(self) -> None:
         """Release the resources of every kind. All ranks of the group call this together."""
         for synchroniser in self._synchronisers.values():

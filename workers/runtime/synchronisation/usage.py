@@ -56,17 +56,14 @@ class GradientUsage:
         """This rank's packed flags, which the ranks sum up."""
         return self._packed(self._missing) if self._missing else self._all
 
-    def drop_unused(self, sums: Tensor) -> bool:
-        """Remove the gradients of parameters that no rank used; return whether any gradient is left.
+    def unused(self, sums: Tensor) -> list[nn.Parameter]:
+        """Return the parameters that no rank used.
 
         Args:
             sums: the sums of all ranks' flags.
         """
         counts = (sums[:, None] / self._weights).floor().remainder(2.0**_BITS).view(-1).tolist()
-        unused = [place for place in self._missing if not counts[place]]
-        for place in unused:
-            self._parameters[place].grad = None
-        return len(unused) < len(self._parameters)
+        return [self._parameters[place] for place in self._missing if not counts[place]]
 
     def _packed(self, missing: list[int]) -> Tensor:
         flags = torch.zeros(-(-len(self._parameters) // _TOGETHER) * _TOGETHER, dtype=torch.float64)
