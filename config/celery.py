@@ -32,11 +32,10 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.steps["worker"].update((QueueTasks, LoadedKernels, SharedMemory, PoolWatch))
 
 
-if IS_CLOCK:
-    # As `django.setup` does.
-    @signals.import_modules.connect(weak=False)
-    def _configure_logging(**_: Any) -> None:
-        dictConfig(LOGGING)
+@signals.setup_logging.connect(weak=False)
+def _configure_logging(**_: Any) -> None:
+    # In place of Celery, whose own least level would be that of its command line.
+    dictConfig(LOGGING)
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:

@@ -42,5 +42,7 @@ LOGGING: dict[str, Any] = {
         "httpx": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},
+        "celery.beat": {"level": "WARNING"},
+        "celery.worker.request": {"level": "WARNING"},
     },
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import gc
 
-import django
+from django.apps import apps
+from django.conf import settings
 from django.urls import get_resolver
 
 
@@ -28,7 +29,8 @@ def import_workers() -> None:
     from config.celery import app
 
     app.finalize()
-    django.setup()
+    # `django.setup` would configure the logs of the importing process too.
+    apps.populate(settings.INSTALLED_APPS)
     _share()
 
 

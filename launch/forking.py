@@ -7,6 +7,7 @@ their memory until it writes to it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import runpy
@@ -41,14 +42,16 @@ _AT_FIRST: Mapping[signal.Signals, Any] = {
 
 def import_shared(environment: Mapping[str, str]) -> None:
     """Import what forked processes share, with the settings of ``environment``. Raises LaunchError."""
-    os.environ.update(environment)
-    before = dict(os.environ)
+    own = dict(os.environ)
+    _set_variables(environment)
     module, function = _PRELOADING
     try:
         getattr(import_module(module), function)()
+        _SET_BY_IMPORTS.update(os.environ.items() - environment.items())
     except Exception as error:
         raise LaunchError(f"the control plane cannot be imported: {error}") from error
-    _SET_BY_IMPORTS.update(os.environ.items() - before.items())
+    finally:
+        _set_variables(own)
 
 
 class Fork:
@@ -75,19 +78,19 @@ class Fork:
         """
         self.args = list(command)
         self.returncode: int | None = None
-        sys.stdout.flush()
-        sys.stderr.flush()
-        is_set_up, nothing_written = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            name_process(name)
-            _become(
-                self.args, environment, working_folder, setup, stdout, stderr or stdout, nothing_written
-            )  # fmt: skip
-        # Its group, which is killed with it, exists once the child lets go of the pipe.
-        os.close(nothing_written)
-        os.read(is_set_up, 1)
-        os.close(is_set_up)
+        reading, writing = os.pipe()
+        with os.fdopen(reading, "rb") as is_set_up:
+            with os.fdopen(writing, "wb") as nothing_written:
+                self.pid = os.fork()
+                if self.pid == 0:
+                    name_process(name)
+                    _become(
+                        self.args, environment, working_folder, setup, stdout, stderr or stdout,
+                        nothing_written,
+                    )  # fmt: skip
+            # Its group, which is killed with it, exists once the child lets go of the pipe, and it obeys
+            # signals.
+            is_set_up.read()
 
     def poll(self) -> int | None:
         """Return its exit status, negative for a signal; None while it runs."""
@@ -123,21 +126,21 @@ def _become(
     setup: Callable[[], None],
     stdout: IO[bytes],
     stderr: IO[bytes],
-    nothing_written: int,
+    nothing_written: IO[bytes],
 ) -> None:
     """Turn the forked child into the process of ``command``; close ``nothing_written`` once it leads its
-    session. Does not return."""
+    session and obeys signals. Does not return."""
     code = 1
+    atexit._clear()  # what the supervisor would do at its end
     try:
         os.setsid()
         setup()
-        os.close(nothing_written)
         for number, handler in _AT_FIRST.items():
             signal.signal(number, handler)
+        nothing_written.close()
         _take_over(stdout.fileno(), stderr.fileno())
         os.chdir(working_folder)
-        os.environ.clear()
-        os.environ.update({**environment, **_SET_BY_IMPORTS})
+        _set_variables({**environment, **_SET_BY_IMPORTS})
         _run(command)
         code = 0
     except SystemExit as end:
@@ -147,10 +150,12 @@ def _become(
     except BaseException:  # noqa: BLE001 - whatever happens, the child must not go on as the supervisor
         traceback.print_exc()
     finally:
-        with contextlib.suppress(OSError, ValueError):
+        try:
+            atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(code)
+        finally:
+            os._exit(code)
 
 
 def _take_over(stdout: int, stderr: int) -> None:
@@ -173,6 +178,12 @@ def _take_over(stdout: int, stderr: int) -> None:
         os.fdopen(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
         for number in (1, 2)
     )
+
+
+def _set_variables(variables: Mapping[str, str]) -> None:
+    """Make these the environment variables, in place of all others."""
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 def _run(command: Sequence[str]) -> None:

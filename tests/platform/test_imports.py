@@ -37,6 +37,10 @@ PROCESSES: dict[str, tuple[str, set[str]]] = {
         for queue in CELERY_QUEUES
     },
     "supervisor": ("import launch.__main__", COMPUTING | PAGES | SERVER),
+    "forks of the supervisor": (
+        "from launch.forking import import_shared; import_shared({})",
+        COMPUTING | PAGES,
+    ),
     "agent": ("import workers.agent.command_line", COMPUTING | PAGES | SERVER),
     "nursery": ("import workers.agent.processes.nursery_process", COMPUTING | PAGES | SERVER),
     "memory store": ("import recovery.store.process", COMPUTING | PAGES | SERVER),

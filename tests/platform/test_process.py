@@ -17,6 +17,7 @@ import pytest
 
 from launch.commands import OneShot
 from launch.errors import LaunchError
+from launch.folders import PROJECT
 from launch.forking import _SET_BY_IMPORTS, Fork
 from launch.process import ManagedProcess, ProcessSpecification, cut_log
 from launch.progress import Progress
@@ -189,7 +190,8 @@ time.sleep(600)
 
 #: Says what it has of its parent: arguments, variables, folder, open files, handled signals.
 HERITAGE = """
-import json, os, pathlib, signal, sys
+import atexit, json, os, pathlib, signal, sys
+atexit.register(print, "at its end", file=sys.stderr)
 files = {number: os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
 handled = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
 print("into the log", file=sys.stderr)
@@ -202,7 +204,10 @@ pathlib.Path(sys.argv[1]).write_text(json.dumps({
 """
 
 
-def test_a_fork_has_nothing_of_its_parent_but_the_imports(tmp_path: Path) -> None:
+def test_a_fork_has_nothing_of_its_parent_but_the_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", None)  # as after `make run >&-`
     said, log, script = tmp_path / "said", tmp_path / "log", tmp_path / "heritage.py"
     script.write_text(HERITAGE)
     before = signal.signal(signal.SIGTERM, lambda *_: None)
@@ -221,7 +226,62 @@ def test_a_fork_has_nothing_of_its_parent_but_the_imports(tmp_path: Path) -> Non
         "arguments": [str(said)], "folder": str(tmp_path), "files": ["/dev/null", str(log)],
         "handled": [signal.SIGINT], "leads": True, "name": "a-name-that-is-\n",
     }  # fmt: skip
-    assert log.read_text() == "into the log\n"
+    assert log.read_text() == "into the log\nat its end\n"
+
+
+def test_a_fork_obeys_signals_from_its_first_moment(tmp_path: Path) -> None:
+    script = tmp_path / "sleep.py"
+    script.write_text("import time; time.sleep(20)")
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with (tmp_path / "log").open("wb") as output:
+            for _ in range(20):
+                child = Fork(
+                    "example", [sys.executable, str(script)], {}, tmp_path, lambda: None, stdout=output
+                )  # fmt: skip
+                child.send_signal(signal.SIGTERM)
+                assert child.wait(60) == -signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_fork_that_the_machine_refuses_leaves_no_open_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError("too many processes")
+
+    monkeypatch.setattr("os.fork", refuse)
+    with (tmp_path / "log").open("wb") as output:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(BlockingIOError):
+            Fork("example", [sys.executable, "none.py"], {}, tmp_path, lambda: None, stdout=output)
+        assert os.listdir("/proc/self/fd") == before
+
+
+#: Imports what forks share, and says what that changed in the importing process.
+IMPORTING = """
+import json, logging, os
+from launch.forking import import_shared
+variables = dict(os.environ)
+import_shared({"PATH": os.environ["PATH"], "SECRET_KEY": "secret"})
+from django.conf import settings
+print(json.dumps({
+    "variables": dict(os.environ) == variables, "handlers": len(logging.getLogger().handlers),
+    "threads": len(os.listdir("/proc/self/task")), "settings": [settings.SECRET_KEY, settings.REDIS_URL],
+}))
+"""
+
+
+def test_imports_for_forks_leave_the_supervisor_as_it_is() -> None:
+    own = {**os.environ, "SECRET_KEY": "another", "REDIS_URL": "redis://another", "LOG_LEVEL": "DEBUG"}
+    answer = subprocess.run(
+        [sys.executable, "-c", IMPORTING], cwd=PROJECT, env=own, capture_output=True, text=True, check=True
+    )
+    assert json.loads(answer.stdout) == {
+        "variables": True, "handlers": 0, "threads": 1,
+        "settings": ["secret", "redis://localhost:6379/0"],
+    }  # fmt: skip
 
 
 def test_a_log_that_grew_too_large_keeps_one_predecessor(tmp_path, monkeypatch):
