@@ -337,7 +337,7 @@ def _failed(
         generation.retired_because = RetireReason.MEASURING_TIMEOUT
         generation.retire_reason = event["message"][:300]
         generation.save(update_fields=["retired_because", "retire_reason"])
-    if generation.purpose == Purpose.PROFILING and generation.retire_reason == WORKER_GONE:
+    if generation.purpose == Purpose.PROFILING and generation.retire_reason.startswith(WORKER_GONE):
         # The event names the reason for the worker's end.
         generation.retire_reason = f"{event['reason']}: {event['message']}"[:300]
         generation.save(update_fields=["retire_reason"])
