@@ -166,7 +166,8 @@ def test_a_job_is_rescheduled_paused_resumed_cloned_and_cancelled(
     assert later.code == 0, later.err + later.out
     sooner = run("deadline", job_id, "1s")
     assert sooner.code == 1
-    assert "keeps" in sooner.out
+    assert "declined. " in sooner.out
+    assert "and its promise." in sooner.out
     assert "paused" in run("pause", job_id).out
     assert run("resume", job_id).code == 0
     clone = run("clone", job_id, "--deadline", "30m", "--set", "learning_rate=0.5", "--json")
