@@ -99,7 +99,7 @@ def table(
     result = Table(
         box=box.SIMPLE_HEAD if is_terminal() else None,
         pad_edge=False,
-        collapse_padding=True,
+        collapse_padding=is_terminal(),
         header_style="bold",
     )
     for column in columns:

@@ -58,8 +58,9 @@ def test_different_submissions_have_different_keys(platform: FakePlatform, clien
 def test_wrong_options_of_a_submission_are_refused(
     platform: FakePlatform, client: Client, wrong: dict[str, Any]
 ) -> None:
+    options: Any = OPTIONS | wrong
     with pytest.raises(InvalidInputError):
-        client.submit("train@1", **(OPTIONS | wrong))  # type: ignore[misc]
+        client.submit("train@1", **options)
     assert not platform.requests("POST jobs/")
 
 

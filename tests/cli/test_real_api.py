@@ -350,6 +350,7 @@ def test_the_cluster_is_shown_and_steered_by_operators_alone(
     UserFactory(username="olga", is_operator=True)
     log_in(run, live_server.url, "olga", monkeypatch)
     assert run("servers", "drain", "node-1", "--reason", "new fans").code == 0
+    assert "--force" not in run("servers", "drain", "node-1").err
     assert "new fans" in run("servers").out
     assert json.loads(run("servers", "undrain", "node-1", "--json").out)["drain"] == "none"
     assert run("servers", "drain", "node-9").code == 4
