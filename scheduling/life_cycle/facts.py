@@ -21,8 +21,6 @@ class WorkerFacts:
     exit_code: int | None
     #: When the agent last reported a change.
     changed_at: datetime
-    #: How the process ended: ``code 1`` or ``signal 9``; empty where unknown.
-    ending: str = ""
 
     def ended_well(self) -> bool:
         """Return whether the worker has completed its task."""

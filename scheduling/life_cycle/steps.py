@@ -135,18 +135,10 @@ def _measuring_steps(
     ):
         return [BeginMeasuring(measurement.number)]
     if worker_missing(measurement, now):
-        return [Retire(measurement.number, RetireReason.LOST, _how_gone(measurement)), ended]
+        return [Retire(measurement.number, RetireReason.LOST, WORKER_GONE), ended]
     if _overdue(measurement, now):
         return [Retire(measurement.number, RetireReason.BROKEN_OFF, "it took too long"), ended]
     return []
-
-
-def _how_gone(measurement: GenerationFacts) -> str:
-    """Return why a measurement is lost. Its job may fail with this before the agent's own report of the end
-    arrives."""
-    silent = (worker for worker in measurement.workers if worker.gone and worker.phase != "failed")
-    ending = next((worker.ending for worker in silent if worker.ending), "")
-    return f"{WORKER_GONE}: it ended with {ending} without saying why" if ending else WORKER_GONE
 
 
 def worker_missing(generation: GenerationFacts, now: datetime) -> bool:

@@ -177,17 +177,9 @@ def _workers(job_ids: Sequence[str]) -> Mapping[int, list[WorkerFacts]]:
                 gone=worker.gone,
                 exit_code=(worker.exit or {}).get("code"),
                 changed_at=worker.changed_at,
-                ending=_ending(worker.exit or {}),
             )
         )
     return found
-
-
-def _ending(exit_report: Mapping[str, Any]) -> str:
-    if exit_report.get("signal"):
-        return f"signal {exit_report['signal']}"
-    code = exit_report.get("code")
-    return "" if code is None else f"code {code}"
 
 
 def _own_gpus(generations: Iterable[Generation]) -> Mapping[int, frozenset[int]]:

@@ -405,11 +405,3 @@ def test_a_measurement_leaves_when_those_that_it_displaces_do_not() -> None:
     assert kinds(instructions) == [to_do.Retire, to_do.TellPlanner]
     fresh = replace(waiting, created_at=NOW)
     assert not steps.next_steps(replace(running(), measurements=(fresh,)), BOUNDS, NOW)
-
-
-def test_a_lost_measurement_says_how_its_worker_ended() -> None:
-    silent = WorkerFacts("profiling", gone=True, exit_code=0, changed_at=NOW, ending="code 0")
-    measurement = training(3, "failed", purpose=Purpose.PROFILING)
-    measurement = replace(measurement, workers=(*measurement.workers, silent), world_size=2)
-    first, _ = steps.next_steps(replace(running(), measurements=(measurement,)), BOUNDS, NOW)
-    assert "ended with code 0 without saying why" in str(first)
