@@ -32,7 +32,7 @@ from lending.services.inference_clusters import (
     inference_cluster_change,
     inference_cluster_create,
 )
-from lending.services.occupied import find_occupied
+from lending.services.occupied import find_occupied_of
 from lending.services.trainings import training_cancel, training_start
 from lending.services.usage import usage_report
 from projects.access import require_operator
@@ -195,9 +195,9 @@ class InferenceServersView(InferenceView):
         responses=shapes.InferenceServerSerializer(many=True),
     )
     def get(self, request: Request, inference_name: str) -> Response:
-        rows = servers_lendable(self.inference_cluster(inference_name))
-        self._occupied = find_occupied(rows.values_list("pk", flat=True))
-        return self.page(rows, shapes.InferenceServerSerializer)
+        found = self.inference_cluster(inference_name)
+        self._occupied = find_occupied_of(found)
+        return self.page(servers_lendable(found), shapes.InferenceServerSerializer)
 
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "occupied": self._occupied}
