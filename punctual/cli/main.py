@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import io
 import os
 import platform
 import sys
@@ -69,12 +70,20 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit(0)
+
+
 @app.callback()
 def root(
     url: Annotated[str | None, typer.Option("--url",
     help="The platform's address; else PUNCTUAL_URL, else the stored one.")] = None,
     profile: Annotated[str | None, typer.Option("--profile",
     help="Stored platform and identity; else PUNCTUAL_PROFILE.")] = None,
+    _version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version,
+    help="Show this program's version.")] = False,
 ) -> None:  # fmt: skip
     """Submit training functions with deadlines; Punctual says whether it can promise them, and keeps its
     promises.
@@ -128,6 +137,9 @@ for name, group in {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Any error is printed in one line on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that is not UTF-8 shows question marks.
+        sys.stdout.reconfigure(errors="replace")
     try:
         for argument in given:
             if not _is_utf8(argument):

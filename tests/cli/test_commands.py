@@ -491,6 +491,14 @@ def test_ctrl_c_detaches_and_names_the_command_to_follow_again(platform: FakePla
     assert error == f"Detached; job {JOB} goes on. Reattach: punctual follow {JOB}\n"
 
 
+def test_output_that_is_not_utf_8_shows_question_marks(platform: FakePlatform) -> None:
+    platform.answers["GET jobs/"] = page(job_document(name="größe"))
+    command = [sys.executable, "-m", "punctual", "jobs"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, b"gr??e" in done.stdout) == (0, True), done.stderr
+
+
 @pytest.mark.parametrize("arguments", [("jobs",), ("jobs", "--json")])
 def test_a_closed_output_pipe_has_an_exit_code_of_its_own(
     platform: FakePlatform, arguments: tuple[str, ...]
@@ -548,6 +556,7 @@ def test_every_command_has_a_help_text(run: Run, arguments: tuple[str, ...]) -> 
 
 def test_the_version_is_printed(run: Run) -> None:
     assert run("version").out.startswith("punctual ")
+    assert run("--version").out == run("version").out
     assert "python" in json.loads(run("version", "--json").out)
 
 
