@@ -172,13 +172,19 @@ class InferenceServerSerializer(serializers.ModelSerializer):
     whitelist = serializers.ChoiceField(Whitelist.choices)
     lending_state = serializers.ChoiceField(LendingState.choices)
     gpus = serializers.SerializerMethodField()
+    serves = serializers.SerializerMethodField(
+        help_text="Whether it has replicas of deployments; such a server cannot be lent."
+    )
 
     class Meta:
         model = Server
-        fields = ("id", "name", "state", "whitelist", "lending_state", "lending_changed_at", "gpus")
+        fields = ("id", "name", "state", "whitelist", "lending_state", "lending_changed_at", "gpus", "serves")
 
     def get_gpus(self, server: Server) -> int:
         return len(gpus_of(server))
+
+    def get_serves(self, server: Server) -> bool:
+        return server.pk in self.context["occupied"]
 
 
 class LendingEventSerializer(serializers.ModelSerializer):

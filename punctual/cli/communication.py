@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from punctual.cli import output
@@ -40,14 +39,10 @@ def _facts(report: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [
         ("Lossy codecs", allowed),
         ("Plan family", report["family"]),
-        ("Gradients", f"measured {_time(profile['measured_at'])}" if profile else "not measured"),
+        ("Gradients", f"measured {output.time_text(profile['measured_at'])}" if profile else "not measured"),
         ("Links", _links(links) if links else None),
         ("Generation", report["generation"]),
     ]  # fmt: skip
-
-
-def _time(text: str) -> str:
-    return output.time_text(datetime.fromisoformat(text))
 
 
 def _links(links: Mapping[str, Any]) -> str:

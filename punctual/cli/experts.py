@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from statistics import fmean
 from typing import Any
 
@@ -40,7 +39,7 @@ def _facts(report: Mapping[str, Any]) -> list[tuple[str, Any]]:
     last, count = report["iteration"], report["iterations"]
     return [
         ("Iterations", f"{last - count + 1} to {last}, in generation {report['generation']}"),
-        ("Reported", output.time_text(datetime.fromisoformat(report["told_at"]))),
+        ("Reported", output.time_text(report["told_at"])),
         ("All-to-all", _all_to_all(report)),
         *_between_servers(report["all_to_all"]),
     ]

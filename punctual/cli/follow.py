@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Protocol
 
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from punctual.cli import output
@@ -156,7 +157,9 @@ def _display(as_json: bool) -> Iterator[_Display]:
             TextColumn("{task.fields[state]}"),
             BarColumn(bar_width=24),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[status]}"),
+            # A narrow terminal cuts this column alone.
+            TextColumn("{task.fields[status]}", table_column=Column(ratio=1, no_wrap=True)),
+            expand=True,
             console=output.console(),
             transient=False,
         ) as progress:

@@ -2,13 +2,14 @@
 
 Exit codes: 0 done; 1 the job failed, was declined or cancelled, or the platform's present state forbids it; 2
 wrong usage or input; 3 not logged in; 4 not found or not allowed; 5 no answer from the platform; 70 a defect
-of this program; 130 interrupted with Ctrl-C.
+of this program; 130 interrupted with Ctrl-C; 141 the reader of the output has closed it.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
+import io
 import os
 import platform
 import sys
@@ -37,6 +38,7 @@ from punctual.cli.commands import (
 from punctual.errors import (
     ConflictError,
     ConnectionFailedError,
+    InvalidInputError,
     LimitReachedError,
     NoPlatformError,
     NotAllowedError,
@@ -68,12 +70,20 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit(0)
+
+
 @app.callback()
 def root(
     url: Annotated[str | None, typer.Option("--url",
     help="The platform's address; else PUNCTUAL_URL, else the stored one.")] = None,
     profile: Annotated[str | None, typer.Option("--profile",
     help="Stored platform and identity; else PUNCTUAL_PROFILE.")] = None,
+    _version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version,
+    help="Show this program's version.")] = False,
 ) -> None:  # fmt: skip
     """Submit training functions with deadlines; Punctual says whether it can promise them, and keeps its
     promises.
@@ -126,10 +136,15 @@ for name, group in {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Any error is printed in one line on stderr."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that is not UTF-8 shows question marks.
+        sys.stdout.reconfigure(errors="replace")
     try:
-        result = _get_command(app).main(
-            args=None if arguments is None else list(arguments), prog_name="punctual", standalone_mode=False
-        )
+        for argument in given:
+            if not _is_utf8(argument):
+                raise InvalidInputError(f"an argument is not UTF-8 text: {argument[:60]}")
+        result = _get_command(app).main(args=given, prog_name="punctual", standalone_mode=False)
     except PunctualError as error:
         output.fail(error.message, error.hint)
         return exit_code(error)
@@ -138,13 +153,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         output.fail("interrupted")
         return _INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the output has closed the pipe, so Python must not try to flush at exit.
+    except SystemExit as end:
+        if end.code != 1:
+            raise  # completion has answered the shell
+        # Typer and rich end with 1 when the reader of the output has closed the pipe. Python must not try to
+        # flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except Exception as error:  # noqa: BLE001
         return _defect(error)
     return result if isinstance(result, int) else 0
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def exit_code(error: PunctualError) -> int:

@@ -81,26 +81,59 @@ def print_json_line(document: Any) -> None:
     sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
-    """Return a plain table; `right`: the names of numeric columns."""
-    result = Table(box=box.SIMPLE_HEAD if is_terminal() else None, pad_edge=False, header_style="bold")
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    right: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> Table:
+    """Return a plain table.
+
+    Args:
+        columns: names of the columns.
+        rows: cells, one for each column.
+        right: names of numeric columns.
+        optional: names of columns that a terminal leaves out, the first one first, until the others fit.
+    """
+    result = Table(
+        box=box.SIMPLE_HEAD if is_terminal() else None,
+        pad_edge=False,
+        collapse_padding=is_terminal(),
+        header_style="bold",
+    )
     for column in columns:
         result.add_column(
             column, justify="right" if column in right else "left", no_wrap=column in ("ID", "STATE")
         )
     for row in rows:
         result.add_row(*(cell if isinstance(cell, Text) else Text(safe(_text(cell))) for cell in row))
+    if optional and is_terminal() and not _fits(result):
+        left_out = columns.index(optional[0])
+        fewer = [[*row[:left_out], *row[left_out + 1 :]] for row in rows]
+        kept = [*columns[:left_out], *columns[left_out + 1 :]]
+        return table(kept, fewer, right=right, optional=optional[1:])
     return result
 
 
+def _fits(result: Table) -> bool:
+    whole = console().options.update(max_width=10_000)
+    return console().measure(result, options=whole).maximum <= console().width
+
+
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = (), empty: str = ""
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    right: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    empty: str = "",
 ) -> None:
-    """Print a table, or a hint if it is empty."""
+    """Print a table (see `table`), or a hint if it is empty."""
     if not rows:
         note(empty or "Nothing to show.")
         return
-    console().print(table(columns, rows, right=right))
+    console().print(table(columns, rows, right=right, optional=optional))
 
 
 def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
@@ -122,10 +155,12 @@ def state_text(state: str, *marks: str) -> Text:
     return text
 
 
-def time_text(moment: datetime | None) -> str:
-    """Return a moment in UTC: the time of day if it is today's, else with the date."""
+def time_text(moment: datetime | str | None) -> str:
+    """Return a moment, or its ISO text, in UTC: the time of day if it is today's, else with the date."""
     if moment is None:
         return "-"
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment)
     moment = moment.astimezone(UTC)
     today = moment.date() == datetime.now(UTC).date()
     return moment.strftime("%H:%M:%S UTC" if today else "%Y-%m-%d %H:%M UTC")

@@ -58,7 +58,9 @@ class Deployments:
             named = self.all(name=id_or_name, project=project)
             found = [row for row in named if row["state"] != "stopped"]
             if not found:
-                raise
+                raise NotFoundError(
+                    f"There is no deployment {id_or_name} among yours.", status=404, code="not_found"
+                ) from None
         if len(found) > 1:
             ids = ", ".join(f"{row['id']} of project {row['project']}" for row in found)
             raise InvalidInputError(f"several deployments are called {id_or_name}: {ids}", hint="use the id")

@@ -183,7 +183,8 @@ class Job(JobFacts):
         return self._act("decline-offer")
 
     def clone(self, **overrides: Unpack[JobOptions]) -> Job:
-        """Submit the job again with some options changed. A job with a deadline needs a new one."""
+        """Submit the job again with some options changed. Without a new deadline, it has as much time as the
+        old job had."""
         answer = self.client.transport.send("POST", f"{self.path}clone/", override_body(overrides))
         return Job.from_document(self.client, answer)
 

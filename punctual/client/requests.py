@@ -77,6 +77,10 @@ def override_body(options: JobOptions) -> dict[str, Any]:
         InvalidInputError: an option cannot be parsed.
     """
     body: dict[str, Any] = {}
+    for name in options.keys() - JobOptions.__annotations__.keys():
+        raise InvalidInputError(
+            f"a job has no option {name}", hint=f"its options: {', '.join(JobOptions.__annotations__)}"
+        )
     for key in ("name", "project", "service_class", "checkpoint_seconds", "seed"):
         if (value := options.get(key)) is not None:
             body[key] = value

@@ -178,6 +178,8 @@ class Transport:
             return _Failure(connection_failure(self.url, error), passes=True, may_have_arrived=arrived)
         except httpx.InvalidURL as error:
             raise InvalidInputError(f"the address cannot be used: {error}") from error
+        except (TypeError, ValueError) as error:  # a value that JSON or UTF-8 does not have
+            raise InvalidInputError(f"the request cannot be sent: {error}") from error
         if response.is_success:
             return response
         asked_for = _retry_after_seconds(response)

@@ -39,6 +39,9 @@ class DeadlineMixin(serializers.Serializer):
     service_class = serializers.ChoiceField(
         ServiceClass.choices,
         required=False,
+        error_messages={
+            "invalid_choice": f'"{{input}}" is no class; known: {", ".join(ServiceClass.values)}.'
+        },
         help_text="By default `slo` with a deadline and `best_effort` without one.",
     )
 

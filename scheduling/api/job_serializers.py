@@ -147,7 +147,8 @@ def verdict_of(job: Job, queue: BuildQueue | None = None) -> StoredVerdict:
     if job.verdict:
         return StoredVerdict.from_json(job.verdict)
     if job.decided_at is not None:
-        return pending(job.state, f"The job was {job.state} before it was decided.")
+        ended = "failed" if job.state == JobState.FAILED else f"was {job.state}"
+        return pending(job.state, f"The job {ended} before it was decided.")
     if job.state == JobState.PROFILING:
         reason = "Its speed on different numbers of GPUs is being measured."
         return pending(AnswerCode.PROFILING, reason, needs_profiling=True)

@@ -54,7 +54,7 @@ FUNCTIONS_FAULTS = (
 )
 
 #: Faults that are not the fault of the rank that reports them.
-_PEER_LOST = "peer_lost"
+PEER_LOST = "peer_lost"
 #: The agent did not reach the control plane.
 _LEASE_ENDED = "lease_ended"
 #: Intended ends of a generation; its workers' later reports are no failures.
@@ -272,12 +272,12 @@ def _counted(job: JobFacts, generation: GenerationFacts, fault: Fail, reached: i
         return [ExcuseFailure(generation.number)] if generation.failure_reason else []
     if generation.retired_because in _IN_ORDER:
         return []
-    if fault.reason == _PEER_LOST and not generation.on_one_server:
+    if fault.reason == PEER_LOST and not generation.on_one_server:
         return []
     live = job.live
     if live is not None and live.number < generation.number and live.goal == Goal.TRAIN:
         return []
-    if generation.failure_reason and (generation.failure_reason != _PEER_LOST or fault.reason == _PEER_LOST):
+    if generation.failure_reason and (generation.failure_reason != PEER_LOST or fault.reason == PEER_LOST):
         # Another rank has reported the cause.
         return []
     return [_count(job, generation, fault, reached)]

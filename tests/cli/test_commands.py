@@ -48,6 +48,8 @@ SUBMIT = ("submit", "train@1", "--batch-size", "256", "--iterations", "500", "--
         (("submit", "train", "-b", "1", "-n", "1", "--set", "a=1", "--set", "a=2"), 2, "twice"),
         (("submit", "train", "-b", "1", "-n", "1", "--set", "a=NaN"), 2, "not finite"),
         (("submit", "train", "-b", "1", "-n", "1", "--target", "good"), 2, "METRIC>=NUMBER"),
+        (("submit", "train", "-b", "1", "-n", "1", "--name", "a\udcff"), 2, "an argument is not UTF-8 text"),
+        (("what-if", "train", "-b", "1", "-n", "1", "--link", "nan", "-p", "p"), 2, "cannot be sent"),
         (("submit", "train", "-b", "1", "-n", "1", "--class", "gold"), 2, "slo"),
         (("submit", "train", "-b", "1", "-n", "1", "--follow", "--wait"), 2, "exclude"),
         (("job", "nosuchjob"), 4, "check the name"),
@@ -242,12 +244,36 @@ def test_a_person_is_asked_whether_to_accept_the_offer(
     assert platform.counted[f"POST jobs/{JOB}/accept-offer/"] == (code == 0)
 
 
+def test_ctrl_c_at_the_question_names_the_command_to_accept(
+    platform: FakePlatform, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> str:
+        raise KeyboardInterrupt
+
+    platform.answers["POST jobs/"] = offered()
+    monkeypatch.setattr(output, "can_ask", lambda: True)
+    monkeypatch.setattr("sys.stdin.readline", interrupt, raising=False)
+    outcome = run(*SUBMIT)
+    assert outcome.code == 130
+    assert f"punctual accept {JOB}" in outcome.err
+
+
 def test_an_offer_is_declined(platform: FakePlatform, run: Run) -> None:
     platform.answers |= {f"GET jobs/{JOB}/": offered(), f"POST jobs/{JOB}/decline-offer/": offered()}
     outcome = run("decline", JOB)
     assert (outcome.code, "nothing is held" in outcome.out) == (0, True)
     assert run("decline", JOB, "--json").code == 0
     assert platform.counted[f"POST jobs/{JOB}/decline-offer/"] == 2
+
+
+def test_cancelling_several_jobs_continues_after_a_refusal(platform: FakePlatform, run: Run) -> None:
+    platform.answers |= {
+        f"GET jobs/{JOB}/": job_document(),
+        f"POST jobs/{JOB}/cancel/": job_document("cancelled"),
+    }
+    outcome = run("cancel", "nosuchjob", JOB)
+    assert (outcome.code, outcome.out) == (4, f"Job {JOB} is cancelled.\n")
+    assert outcome.err.startswith("Error: job nosuchjob: ")
 
 
 def test_a_script_gets_the_accept_command_instead_of_a_question(platform: FakePlatform, run: Run) -> None:
@@ -374,6 +400,13 @@ def test_following_in_a_terminal_draws_a_bar(platform: FakePlatform) -> None:
     assert "\x1b[" in screen
 
 
+def test_a_narrow_terminal_shows_the_progress(platform: FakePlatform) -> None:
+    training(platform, [job_document("running", **RUNNING), job_document("completed", **COMPLETED)])
+    _, screen = in_terminal(platform, "follow", JOB, environment={"COLUMNS": "60"})
+    assert "running" in screen
+    assert "250/500" in screen
+
+
 def test_no_color_is_honoured_and_names_cannot_control_the_terminal(platform: FakePlatform) -> None:
     platform.answers["GET jobs/"] = page(
         job_document("failed", name="evil\x1b[2J\x1b]0;title\x07\x9b2J[bold red]name")
@@ -387,6 +420,28 @@ def test_no_color_is_honoured_and_names_cannot_control_the_terminal(platform: Fa
         assert "\x1b]0;" not in screen
         assert "\x9b" not in screen
     assert "[bold red]name" in plain
+
+
+@pytest.mark.parametrize("columns", ["80", "160"])
+def test_a_narrow_terminal_shows_fewer_columns_in_full(platform: FakePlatform, columns: str) -> None:
+    platform.answers["GET jobs/"] = page(job_document("running", name="image-classifier"))
+    _, screen = in_terminal(platform, "jobs", environment={"COLUMNS": columns, "NO_COLOR": "1"})
+    assert "image-classifier" in screen
+    assert "…" not in screen
+    assert ("PROMISE" in screen, "START" in screen) == (True, columns == "160")
+
+
+def test_a_filtered_list_without_jobs_says_that_none_matches(platform: FakePlatform, run: Run) -> None:
+    platform.answers["GET jobs/"] = page()
+    assert run("jobs", "--state", "running").err == "No job matches.\n"
+    assert run("jobs").err.startswith("No jobs. Submit one")
+
+
+def test_a_failed_job_shows_no_slack(platform: FakePlatform, run: Run) -> None:
+    platform.answers["GET jobs/"] = page(job_document("failed", slack_seconds=600.0, at_risk=True))
+    shown = run("jobs").out
+    assert "10 min" not in shown
+    assert "at risk" not in shown
 
 
 def test_logs_of_several_workers_name_the_worker_on_each_line(platform: FakePlatform, run: Run) -> None:
@@ -436,11 +491,25 @@ def test_ctrl_c_detaches_and_names_the_command_to_follow_again(platform: FakePla
     assert error == f"Detached; job {JOB} goes on. Reattach: punctual follow {JOB}\n"
 
 
-def test_a_closed_output_pipe_is_no_error(platform: FakePlatform) -> None:
-    platform.answers["GET jobs/"] = page(*(job_document(id=f"job{n:09}") for n in range(300)))
-    command = f"{sys.executable} -m punctual jobs --json --limit 300 | head -c 10"
-    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr == ""
+def test_output_that_is_not_utf_8_shows_question_marks(platform: FakePlatform) -> None:
+    platform.answers["GET jobs/"] = page(job_document(name="größe"))
+    command = [sys.executable, "-m", "punctual", "jobs"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, b"gr??e" in done.stdout) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("jobs",), ("jobs", "--json")])
+def test_a_closed_output_pipe_has_an_exit_code_of_its_own(
+    platform: FakePlatform, arguments: tuple[str, ...]
+) -> None:
+    platform.answers["GET jobs/"] = page(job_document())
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "punctual", *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 # --- other --------------------------------------------------------------------------------------------------
@@ -487,6 +556,7 @@ def test_every_command_has_a_help_text(run: Run, arguments: tuple[str, ...]) -> 
 
 def test_the_version_is_printed(run: Run) -> None:
     assert run("version").out.startswith("punctual ")
+    assert run("--version").out == run("version").out
     assert "python" in json.loads(run("version", "--json").out)
 
 

@@ -16,6 +16,7 @@ from punctual.errors import (
     ChecksumError,
     ConflictError,
     ConnectionFailedError,
+    InvalidInputError,
     InvalidRequestError,
     LimitReachedError,
     NotFoundError,
@@ -51,6 +52,16 @@ def test_different_submissions_have_different_keys(platform: FakePlatform, clien
     client.submit("train@1", **OPTIONS)
     client.submit("train@1", **OPTIONS)
     assert len({seen.headers["Idempotency-Key"] for seen in platform.requests("POST jobs/")}) == 2
+
+
+@pytest.mark.parametrize("wrong", [{"deadlin": "20m"}, {"gpus": 4}, {"hyperparameters": {"x": object()}}])
+def test_wrong_options_of_a_submission_are_refused(
+    platform: FakePlatform, client: Client, wrong: dict[str, Any]
+) -> None:
+    options: Any = OPTIONS | wrong
+    with pytest.raises(InvalidInputError):
+        client.submit("train@1", **options)
+    assert not platform.requests("POST jobs/")
 
 
 def test_a_given_idempotency_key_is_used(platform: FakePlatform, client: Client) -> None:

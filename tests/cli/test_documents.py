@@ -35,6 +35,12 @@ def test_every_command_is_documented() -> None:
     assert missing == []
 
 
+def test_every_command_takes_json() -> None:
+    group: Any = typer.main.get_command(app)
+    lacking = {name for name in commands_of(group) if "--json" not in options_of(group, name.split())}
+    assert lacking == {"projects members"}  # does nothing without a subcommand
+
+
 def test_every_documented_option_exists() -> None:
     group: Any = typer.main.get_command(app)
     known = {option for name in commands_of(group) for option in options_of(group, name.split())}

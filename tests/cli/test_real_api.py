@@ -166,7 +166,8 @@ def test_a_job_is_rescheduled_paused_resumed_cloned_and_cancelled(
     assert later.code == 0, later.err + later.out
     sooner = run("deadline", job_id, "1s")
     assert sooner.code == 1
-    assert "keeps" in sooner.out
+    assert "declined. " in sooner.out
+    assert "and its promise." in sooner.out
     assert "paused" in run("pause", job_id).out
     assert run("resume", job_id).code == 0
     clone = run("clone", job_id, "--deadline", "30m", "--set", "learning_rate=0.5", "--json")
@@ -349,6 +350,7 @@ def test_the_cluster_is_shown_and_steered_by_operators_alone(
     UserFactory(username="olga", is_operator=True)
     log_in(run, live_server.url, "olga", monkeypatch)
     assert run("servers", "drain", "node-1", "--reason", "new fans").code == 0
+    assert "--force" not in run("servers", "drain", "node-1").err
     assert "new fans" in run("servers").out
     assert json.loads(run("servers", "undrain", "node-1", "--json").out)["drain"] == "none"
     assert run("servers", "drain", "node-9").code == 4

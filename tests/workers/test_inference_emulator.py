@@ -142,6 +142,16 @@ def test_servers_are_lent_at_low_usage_and_back_before_high_usage(
     assert set(ReclaimOrder.objects.values_list("state", flat=True)) == {ReclaimState.CONFIRMED}
 
 
+def test_servers_with_replicas_of_deployments_are_not_offered(
+    inference: InferenceCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = Server.objects.get(name="serving-00").pk
+    monkeypatch.setattr("lending.services.occupied._registered", [lambda ids: {serving} & set(ids)])
+    live(emulator(client, [0.3, 0.3]), 2, inference)
+    assert on_loan() == 6
+    assert Server.objects.get(pk=serving).lending_state == LendingState.INFERENCE
+
+
 def test_headroom_for_two_periods_of_rising_usage_avoids_shortfalls(
     inference: InferenceCluster, client: Client
 ) -> None:

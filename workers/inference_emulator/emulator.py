@@ -246,8 +246,9 @@ class Emulator:
             wanted_by = now + max(_LEAST_NOTICE, self._periods(_WANTED_WITHIN_PERIODS))
             self._order(Order(str(uuid.uuid4()), count=decision.reclaim, wanted_by=wanted_by.isoformat()))
         elif decision.lend:
-            idle = [row["name"] for row in at_home if row["name"] not in offered and row["state"] == "up"]
-            self._offer(idle[: decision.lend])
+            idle = [row for row in at_home if row["state"] == "up" and not row["serves"]]
+            names = [row["name"] for row in idle if row["name"] not in offered]
+            self._offer(names[: decision.lend])
         return True
 
     def _awaits_forecast(self, now: datetime) -> bool:

@@ -3,6 +3,7 @@ own."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -31,6 +32,7 @@ from lending.services.inference_clusters import (
     inference_cluster_change,
     inference_cluster_create,
 )
+from lending.services.occupied import find_occupied_of
 from lending.services.trainings import training_cancel, training_start
 from lending.services.usage import usage_report
 from projects.access import require_operator
@@ -185,6 +187,7 @@ class InferenceServersView(InferenceView):
     """Its servers."""
 
     queryset = Server.objects.none()
+    _occupied: Collection[int] = ()
 
     @extend_schema(
         operation_id="inference_server_list",
@@ -192,8 +195,12 @@ class InferenceServersView(InferenceView):
         responses=shapes.InferenceServerSerializer(many=True),
     )
     def get(self, request: Request, inference_name: str) -> Response:
-        rows = servers_lendable(self.inference_cluster(inference_name))
-        return self.page(rows, shapes.InferenceServerSerializer)
+        found = self.inference_cluster(inference_name)
+        self._occupied = find_occupied_of(found)
+        return self.page(servers_lendable(found), shapes.InferenceServerSerializer)
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "occupied": self._occupied}
 
 
 @extend_schema(tags=["inference"])

@@ -226,7 +226,9 @@ def _listing_broken(hint: str, as_json: bool) -> Iterator[None]:
             _print_broken(broken)
         elif as_json:
             output.print_json({"broken_promises": broken or [], "detail": error.message})
-        raise ConflictError(error.message, status=409, code=error.code, hint=hint) from error
+        if broken:
+            error.hint = hint
+        raise
 
 
 def _print_broken(promises: list[Any]) -> None:

@@ -268,11 +268,15 @@ def predict(
     file: Annotated[
         Path | None, typer.Option("--file", help="A JSON list of inputs; - for standard input.")
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
     """Send inputs to the model. Prints one line of JSON for each input."""
     inputs = read_inputs(values or [], file)
     with _found(deployment_id) as (api, found_id):
         outputs = api.predict(found_id, inputs)
+    if as_json:
+        output.print_json(outputs)
+        return
     for value in outputs:
         output.say(json.dumps(value))
 
@@ -334,27 +338,39 @@ def events(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
         output.print_json(found)
         return
     output.print_table(
-        ("AT", "WHAT"), [(row["happened_at"][:19], row["message"]) for row in found], empty="Nothing yet."
+        ("AT", "WHAT"),
+        [(output.time_text(row["happened_at"]), row["message"]) for row in found],
+        empty="Nothing yet.",
     )
 
 
 @deployments_app.command("logs")
-def logs(deployment_id: DeploymentId) -> None:
+def logs(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
     """Show the end of the logs of a deployment's newest replicas."""
     with _found(deployment_id) as (api, found_id):
-        for row in reversed(api.logs(found_id)):
-            output.say(f"--- {row['key']} on {row['server']} ({row['state']}) {row['reason']}".rstrip())
-            output.say(row["text"].rstrip("\n"))
+        found = api.logs(found_id)
+    if as_json:
+        output.print_json(found)
+        return
+    for row in reversed(found):
+        output.say(f"--- {row['key']} on {row['server']} ({row['state']}) {row['reason']}".rstrip())
+        output.say(row["text"].rstrip("\n"))
 
 
 @deployments_app.command("token")
 def token(
     deployment_id: DeploymentId,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the token is for.")],
+    as_json: options.Json = False,
 ) -> None:
     """Print a new token that opens the deployment's servers, and nothing else."""
     with _found(deployment_id) as (api, found_id):
-        output.say(str(api.issue_token(found_id, name)["token"]))
+        issued = api.issue_token(found_id, name)
+    if as_json:
+        output.print_json(issued)
+    else:
+        output.say(str(issued["token"]))
+        output.note("Keep it now: it is not shown again.")
 
 
 @deployments_app.command("tokens")
@@ -367,7 +383,15 @@ def tokens(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
         return
     output.print_table(
         ("ID", "NAME", "MADE", "REVOKED"),
-        [(row["id"], row["name"], row["created_at"][:19], (row["revoked_at"] or "-")[:19]) for row in found],
+        [
+            (
+                row["id"],
+                row["name"],
+                output.time_text(row["created_at"]),
+                output.time_text(row["revoked_at"]),
+            )
+            for row in found
+        ],
         right=("ID",),
         empty="No token yet: punctual deployments token DEPLOYMENT NAME",
     )
@@ -377,8 +401,12 @@ def tokens(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
 def revoke(
     deployment_id: DeploymentId,
     token_id: Annotated[int, typer.Argument(metavar="TOKEN_ID", help="See: punctual deployments tokens.")],
+    as_json: options.Json = False,
 ) -> None:
     """Revoke a token."""
     with _found(deployment_id) as (api, found_id):
         api.revoke_token(found_id, token_id)
-    output.say("Revoked.")
+    if as_json:
+        output.print_json({"id": token_id, "revoked": True})
+    else:
+        output.say(f"Token {token_id} is revoked.")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from punctual.cli import options, output, session
 from punctual.client import FunctionVersion, Requirements
-from punctual.client.durations import parse_time
 
 functions_app = typer.Typer(help="Upload functions; list them and their versions.")
 
@@ -117,13 +116,15 @@ def _print(found: Sequence[FunctionVersion], as_json: bool) -> None:
     output.print_table(
         ("NAME", "PROJECT", "ENTRY", "DIGEST", "REQUIREMENTS", "CREATED"),
         [
-            (v.reference, v.project, v.entry, v.digest[:16], _progress(v.requirements), _created(v.raw))
+            (
+                v.reference,
+                v.project,
+                v.entry,
+                v.digest[:16],
+                _progress(v.requirements),
+                output.time_text(v.raw.get("created_at")),
+            )
             for v in found
         ],
         empty="No functions. Upload one: punctual functions upload train.py",
     )
-
-
-def _created(raw: dict[str, Any]) -> str:
-    text = raw.get("created_at")
-    return output.time_text(parse_time(text)) if isinstance(text, str) else "-"

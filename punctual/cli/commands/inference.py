@@ -115,7 +115,7 @@ def orders(name: ClusterName, as_json: options.Json = False) -> None:
 
 def _loan_row(order: dict[str, Any]) -> tuple[Any, ...]:
     return (
-        order["created_at"][:19], "loan", order["source"], output.state_text(order["state"]),
+        output.time_text(order["created_at"]), "loan", order["source"], output.state_text(order["state"]),
         ", ".join(order["servers"]), "-", "-",
     )  # fmt: skip
 
@@ -124,7 +124,7 @@ def _reclaim_row(order: dict[str, Any]) -> tuple[Any, ...]:
     seconds = order["seconds_to_return"]
     names = ", ".join(row["server"] for row in order["servers"])
     return (
-        order["created_at"][:19], "reclaim", order["source"], output.state_text(order["state"]),
+        output.time_text(order["created_at"]), "reclaim", order["source"], output.state_text(order["state"]),
         names or f"{order['count']} wanted",
         "-" if order["preempted_jobs"] is None else order["preempted_jobs"],
         "-" if seconds is None else format_duration(seconds),
@@ -146,7 +146,13 @@ def events(
     output.print_table(
         ("AT", "WHAT", "AT HOME", "ON LOAN", "BEING RETURNED"),
         [
-            (row["happened_at"][:19], row["message"], row["at_home"], row["on_loan"], row["reclaiming"])
+            (
+                output.time_text(row["happened_at"]),
+                row["message"],
+                row["at_home"],
+                row["on_loan"],
+                row["reclaiming"],
+            )
             for row in found
         ],
         right=("AT HOME", "ON LOAN", "BEING RETURNED"),
@@ -260,10 +266,15 @@ def _value(text: str) -> Any:
 
 
 @inference_app.command("credential")
-def credential(name: ClusterName) -> None:
+def credential(name: ClusterName, as_json: options.Json = False) -> None:
     """Print a new credential for its scheduler (operator); the previous one stops working."""
     with session.client() as client:
-        output.say(client.inference.credential(name))
+        issued = client.inference.credential(name)
+    if as_json:
+        output.print_json({"credential": issued})
+    else:
+        output.say(issued)
+        output.note("Keep it now: it is not shown again.")
 
 
 @inference_app.command("train")

@@ -20,9 +20,11 @@ from punctual.client import Job
 from punctual.client.durations import parse_time
 from punctual.client.models import LogChunk
 from punctual.client.watching import watch
-from punctual.errors import InvalidInputError
+from punctual.errors import ApiError, ConflictError, InvalidInputError, NotAllowedError, NotFoundError
 
 _SECONDS_BETWEEN_TABLES = 2.0
+#: Columns that a narrow terminal leaves out, the first one first.
+_OPTIONAL_COLUMNS = ("START", "CLASS", "FINISH", "SLACK", "PROMISE")
 _COLUMNS = ("ID", "NAME", "STATE", "CLASS", "DONE", "GPUS", "DEADLINE", "START", "FINISH", "SLACK", "PROMISE")
 
 
@@ -85,7 +87,10 @@ def jobs(
                 _COLUMNS,
                 [_row(job) for job in ask()],
                 right=("DONE", "GPUS"),
-                empty="No jobs. Submit one: punctual submit train.py --deadline 20m --batch-size 256 "
+                optional=_OPTIONAL_COLUMNS,
+                empty="No job matches."
+                if wanted or state or any(value is not None for value in filters.values())
+                else "No jobs. Submit one: punctual submit train.py --deadline 20m --batch-size 256 "
                 "--iterations 500",
             )
 
@@ -95,7 +100,8 @@ def _flag(value: bool | None) -> str | None:
 
 
 def _row(job: Job) -> Sequence[Any]:
-    flags = (("at risk", job.at_risk), ("late", job.late), ("not finite", bool(job.warning)))
+    at_risk = job.at_risk and not job.late and not job.finished
+    flags = (("at risk", at_risk), ("late", job.late), ("not finite", bool(job.warning)))
     marks = [mark for mark, shown in flags if shown]
     finish = job.finished_at or job.planned_finish_at if job.state != "declined" else None
     return (
@@ -108,9 +114,14 @@ def _row(job: Job) -> Sequence[Any]:
         output.time_text(job.deadline_at),
         output.time_text(job.started_at or job.planned_start_at),
         output.time_text(finish),
-        output.slack_text(job.slack_seconds),
+        output.slack_text(_slack_seconds(job)),
         "-" if job.promise_outcome == "none" else job.promise_outcome,
     )
+
+
+def _slack_seconds(job: Job) -> float | None:
+    """Return the job's slack; None for a job that ended without a result."""
+    return None if job.finished and not job.succeeded else job.slack_seconds
 
 
 def _watch_table(ask: Any, as_json: bool) -> None:
@@ -121,7 +132,12 @@ def _watch_table(ask: Any, as_json: bool) -> None:
         with live if live is not None else nullcontext():
             while True:
                 found = ask()
-                rows = output.table(_COLUMNS, [_row(job) for job in found], right=("DONE", "GPUS"))
+                rows = output.table(
+                    _COLUMNS,
+                    [_row(job) for job in found],
+                    right=("DONE", "GPUS"),
+                    optional=_OPTIONAL_COLUMNS,
+                )
                 if as_json:
                     output.print_json_line([job.raw for job in found])
                 elif live is not None:
@@ -193,7 +209,7 @@ def _facts(job: Job) -> list[tuple[str, Any]]:
         (("Planned finish"),
          output.time_text(job.planned_finish_at) if job.planned_finish_at and not job.finished else None),
         ("Finished", output.time_text(job.finished_at) if job.finished_at else None),
-        ("Slack", output.slack_text(job.slack_seconds) if job.slack_seconds is not None else None),
+        ("Slack", None if (slack := _slack_seconds(job)) is None else output.slack_text(slack)),
         ("Hyperparameters", _pairs_text(job.hyperparameters)),
         ("Labels", _pairs_text(job.labels)),
         ("Resubmission of", job.resubmission_of),
@@ -204,7 +220,7 @@ def _promise(job: Job) -> str | None:
     if job.promise_outcome == "none":
         return "promised" if job.promised else None
     reason = f" ({job.void_reason.replace('_', ' ')})" if job.void_reason else ""
-    return f"{job.promise_outcome}{reason}{', at risk' if job.at_risk else ''}"
+    return f"{job.promise_outcome}{reason}{', at risk' if job.at_risk and not job.finished else ''}"
 
 
 def _pairs_text(pairs: dict[str, Any]) -> str:
@@ -305,10 +321,20 @@ def cancel(
     ],
     as_json: options.Json = False,
 ) -> None:
-    """Cancel jobs. A promise that they had becomes void."""
+    """Cancel jobs. A promise that they had becomes void. One that cannot be cancelled does not stop the
+    others."""
+    refusals: list[ApiError] = []
     with session.client() as client:
         for job_id in job_ids:
-            _report(client.job(job_id).cancel(), as_json)
+            try:
+                _report(client.job(job_id).cancel(), as_json)
+            except (ConflictError, NotAllowedError, NotFoundError) as error:
+                error.message = f"job {job_id}: {error.message}"
+                refusals.append(error)
+    for refusal in refusals[:-1]:
+        output.fail(refusal.message, refusal.hint)
+    if refusals:
+        raise refusals[-1]
 
 
 def pause(job_id: options.JobId, as_json: options.Json = False) -> None:
@@ -350,8 +376,8 @@ def deadline(
     if as_json:
         output.print_json({"job": job.raw, "verdict": verdict.raw, "changed": changed})
     else:
-        say_verdict(verdict, subject=f"Job {job.id}", promised=job.promised)
-        state = "has" if changed else "keeps"
-        when = output.time_text(job.deadline_at) if job.deadline_at else "no deadline"
-        output.say(f"It {state} the deadline {when}." if job.deadline_at else f"It {state} {when}.")
+        say_verdict(verdict, subject=f"Job {job.id}", promised=changed and job.promised)
+        when = f"the deadline {output.time_text(job.deadline_at)}" if job.deadline_at else "no deadline"
+        promise = " and its promise" if job.promised and not changed else ""
+        output.say(f"It {'has' if changed else 'keeps'} {when}{promise}.")
     raise typer.Exit(0 if changed else 1)

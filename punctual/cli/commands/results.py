@@ -10,7 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from punctual.cli import options, output, session
 from punctual.client import Artifact, Job
-from punctual.client.durations import format_duration, parse_time
+from punctual.client.durations import format_duration
 from punctual.errors import NotFoundError
 
 
@@ -164,7 +164,7 @@ def plan(job_id: options.JobId, as_json: options.Json = False) -> None:
 
 
 def _time(text: str | None) -> str:
-    return output.time_text(parse_time(text)) if text else "now"
+    return output.time_text(text) if text else "now"
 
 
 def _number(value: Any) -> str:

@@ -244,8 +244,11 @@ def cancel(study: StudyId, as_json: options.Json = False) -> None:
 
 
 @simulations_app.command("delete")
-def delete(study: StudyId) -> None:
+def delete(study: StudyId, as_json: options.Json = False) -> None:
     """Delete a study with its results."""
     with session.client() as client:
         client.simulations.delete(study)
-    output.say(f"Study {study} is deleted.")
+    if as_json:
+        output.print_json({"id": study, "deleted": True})
+    else:
+        output.say(f"Study {study} is deleted.")

@@ -76,9 +76,15 @@ def _take_offer(job: Job, *, yes: bool, as_json: bool) -> Job:
         _say_outcome(job)
     if job.state != "declined" or job.offer is None:
         return job
-    if not offer_accepted(job, yes=yes, may_ask=asking):
+    how_to_accept = f"Accept the offer: punctual accept {job.id}"
+    try:
+        accepted = offer_accepted(job, yes=yes, may_ask=asking)
+    except KeyboardInterrupt:
+        output.note(f"\n{how_to_accept}")
+        raise typer.Exit(INTERRUPTED) from None
+    if not accepted:
         if not as_json:
-            output.say(f"Accept the offer: punctual accept {job.id}")
+            output.say(how_to_accept)
         return job
     successor = job.accept_offer()
     if not as_json:

@@ -48,7 +48,12 @@ class JobFilterSerializer(StrictSerializer):
 
     project = serializers.CharField(max_length=64, required=False)
     state = serializers.ListField(
-        child=serializers.ChoiceField(JobState.choices),
+        child=serializers.ChoiceField(
+            JobState.choices,
+            error_messages={
+                "invalid_choice": f'"{{input}}" is no state; known: {", ".join(JobState.values)}.'
+            },
+        ),
         required=False,
         help_text="Any of these values; repeatable.",
     )
@@ -58,7 +63,9 @@ class JobFilterSerializer(StrictSerializer):
     owner = serializers.CharField(max_length=150, required=False)
     function = serializers.CharField(max_length=100, required=False)
     label = serializers.ListField(  # type: ignore[assignment]
-        child=serializers.RegexField(r"^[^:]{1,63}:.{0,200}$"),
+        child=serializers.RegexField(
+            r"^[^:]{1,63}:.{0,200}$", error_messages={"invalid": "Write it as label=key:value."}
+        ),
         required=False,
         help_text="`key:value`; repeatable: a job must have all of them.",
     )

@@ -38,7 +38,7 @@ class ChangeKind(StrEnum):
 REASONS = {
     ChangeKind.START: "its planned start has come",
     ChangeKind.GROW: "GPUs are free that shorten its work",
-    ChangeKind.SHRINK: "fewer GPUs are enough for it now",
+    ChangeKind.SHRINK: "fewer GPUs are enough for it now, or other jobs need them",
     ChangeKind.MIGRATE: "its GPUs are needed as one block by a larger job",
     ChangeKind.SUSPEND: "its GPUs are needed for promises",
 }

@@ -17,6 +17,7 @@ from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED, NON
 from scheduling.choices import CurveState, GenerationState, JobEventKind, JobState, Purpose, RetireReason
 from scheduling.core.question.quantities import duration_text, gpus_text, memory_text
 from scheduling.core.question.worker_counts import measurable_levels
+from scheduling.life_cycle.events import PEER_LOST
 from scheduling.life_cycle.instructions import Fail
 from scheduling.life_cycle.steps import WORKER_GONE
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
@@ -329,8 +330,12 @@ def _failed(
         generation.retired_because = RetireReason.MEASURING_TIMEOUT
         generation.retire_reason = event["message"][:300]
         generation.save(update_fields=["retired_because", "retire_reason"])
-    if generation.purpose == Purpose.PROFILING and generation.retire_reason == WORKER_GONE:
-        # The event names the reason for the worker's end.
+    if (
+        generation.purpose == Purpose.PROFILING
+        and generation.retire_reason == WORKER_GONE
+        and event["reason"] != PEER_LOST
+    ):
+        # The event names the reason for the worker's end; those that lost it know none.
         generation.retire_reason = f"{event['reason']}: {event['message']}"[:300]
         generation.save(update_fields=["retire_reason"])
     curve = generation.measured_curve()

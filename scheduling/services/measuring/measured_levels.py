@@ -9,6 +9,7 @@ from django.db.models import Count, F, Max, Q, QuerySet
 from django.utils import timezone
 
 from scheduling.choices import GenerationState, Purpose, RetireReason
+from scheduling.life_cycle.steps import WORKER_GONE
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
 from scheduling.services.measuring.unfit_levels import largest_unfit_level
 
@@ -81,11 +82,13 @@ def attempts_on(job: Job, curve: ScalingCurve) -> int:
 
 
 def why_broken_off(jobs: Sequence[Job]) -> dict[str, str]:
-    """Return why the last measurement of each job was broken off, by job id."""
+    """Return why the last measurement of each job was broken off, by job id; or an earlier one, if the last
+    worker's end is not explained yet."""
     broken = Generation.objects.filter(
         job__in=[job.pk for job in jobs], purpose=Purpose.PROFILING, state=GenerationState.RETIRED
     ).exclude(retired_because=RetireReason.MEASURED)
-    return dict(broken.order_by("number").values_list("job", "retire_reason"))
+    reasons = broken.order_by("number").values_list("job", "retire_reason")
+    return dict(reasons) | dict(reasons.exclude(retire_reason=WORKER_GONE))
 
 
 def attempts_of(jobs: Sequence[Job]) -> dict[tuple[str, int | None], int]:

@@ -20,6 +20,7 @@ from scheduling.choices import (
     JobState,
     Purpose,
 )
+from scheduling.core.question.quantities import gpus_text
 from scheduling.models import CurveLevel, Environment, Generation, Job, ScalingCurve
 from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.services.generations.generations import create_generation
@@ -216,7 +217,7 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
         suspend(displaced, f"a new function is measured for {job.pk}")
     for shrinking in Job.objects.filter(pk__in=measurement.shrinking).order_by("pk"):
         note_made_way(shrinking, job)
-    text = f"Its speed is measured on up to {measurement.levels[-1]} GPUs."
+    text = f"Its speed is measured on up to {gpus_text(measurement.levels[-1])}."
     if undecided and job.state == JobState.SUBMITTED:
         move(job, JobState.PROFILING, text)
     else:

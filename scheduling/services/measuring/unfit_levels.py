@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState, GenerationState, JobEventKind, Purpose, RetireReason
+from scheduling.core.question.quantities import gpus_text
 from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
 from scheduling.services.generations.generations import retire
@@ -67,7 +68,7 @@ def level_did_not_fit(
     # This is no broken-off attempt, even if the worker was found missing first.
     generation.retired_because, generation.retire_reason = RetireReason.MEASURED, reason[:300]
     generation.save(update_fields=["profile", "retired_because", "retire_reason"])
-    record(job, JobEventKind.PROFILED, f"{unfit} GPUs: no level, as {message}.", gpus=unfit)
+    record(job, JobEventKind.PROFILED, f"{gpus_text(unfit)}: no level, as {message}.", gpus=unfit)
     gpus = Gpu.objects.measurable(cluster, curve.gpu_kind).count()
     counts = worker_counts_of(job.function_version, curve, job.global_batch_size)
     levels = measurable_levels(job.global_batch_size, gpus, counts)

@@ -16,6 +16,7 @@ from cluster.models import Cluster, Gpu
 from scheduling.choices import Goal, JobEventKind
 from scheduling.core.question.decision import ChangeKind, FoundOffer
 from scheduling.core.question.decision import Decision as CoreDecision
+from scheduling.core.question.quantities import gpus_text
 from scheduling.core.question.recording import pack_snapshot
 from scheduling.core.question.snapshot import JobSnapshot, StoredPlan
 from scheduling.models import Decision, Job
@@ -262,7 +263,8 @@ def _apply_changes(
         if job.pk not in live:
             job.pause_until = timezone.now() + timedelta(seconds=change.pause_seconds)
             starting.append(job)
-        text = f"{_WORDS[change.kind]} from {change.gpus_before} to {change.gpus_after} GPUs: {change.reason}"
+        after = gpus_text(change.gpus_after)
+        text = f"{_WORDS[change.kind]} from {change.gpus_before} to {after}: {change.reason}"
         names = [str(gpus[address]) for address in change.addresses]
         notes.append(JobNote(job, str(change.kind), text, {"generation": generation.number, "gpus": names}))
     update_rows(starting, ["pause_until"])
